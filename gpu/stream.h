@@ -41,12 +41,18 @@ enum class StreamKind {
   cpu,       // host functions in order, on a thread of its own, on every device
 };
 
-// A host function for a cpu stream, and the memory that it touches (for the hazard checker).
+// A host function, and the memory that it touches (for the hazard checker).
 struct Task {
   std::string_view name;  // must outlive the task: a literal
   std::vector<MemoryAccess> accesses;
   std::function<void()> body;
 };
+
+class Stream;
+
+// How the ops of a device whose kernels are host functions get these into a stream of any kind: the device
+// gives it to them (Stream::run is for cpu streams only).
+using Enqueue = std::function<void(Stream&, Task)>;
 
 // Work in order. One thread submits to a stream at a time; `name` and `kind` may be read by all. Destroying a
 // stream waits for its work.

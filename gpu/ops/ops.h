@@ -45,6 +45,10 @@ class Ops {
   // By shapes and dtypes alone: pointers may be null.
   virtual size_t workspace_bytes(const Op& op) const = 0;
   virtual size_t packed_bytes(int64_t rows, int64_t cols, DType dtype, WeightLayout layout) const = 0;
+  // Which kernels serve which shapes here; part of a run's identity, as it decides bits.
+  virtual std::string kernel_table_id() const = 0;
+  // The dtype in which this device is faster: fp32 or bf16.
+  virtual DType preferred_compute_dtype() const = 0;
 };
 
 }  // namespace sluice::gpu
