@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "cpu_optim/float_view.h"
+#include "engine/base/executor.h"
+#include "engine/base/float_bits.h"
+
+// AdamW and Adam over states in host memory, in place, at the speed of memory: one pass reads gradient and
+// states and writes states and weight. Owns nothing, allocates nothing, keeps no state of its own: every
+// function is thread-safe over disjoint ranges. The instruction set is chosen at run time.
+//
+// Bits. Every element is computed by the same sequence of fp32 operations, each rounded to nearest (no fused
+// multiply-add, no approximate reciprocal), so the result is a function of the element's inputs alone: it is
+// the same for every instruction set, chunk, alignment, thread count and state format with an fp32 master.
+// The order:
+//
+//   g  = gradient * gradient_scale                     (bf16 gradients are widened first, exactly)
+//   g  = g + weight_decay * w                          (Adam only: L2)
+//   m  = beta1 * m + (1 - beta1) * g
+//   v  = beta2 * v + ((1 - beta2) * g) * g
+//   d  = sqrt(v) * (1 / sqrt(1 - beta2^t)) + epsilon
+//   w  = w * (1 - learning_rate * weight_decay)        (AdamW only)
+//   w  = w - ((learning_rate / (1 - beta1^t)) * m) / d
+//
+// It is PyTorch's AdamW, whose w also decays by a factor; scalars are computed in double and rounded once.
+// Subnormals are kept: callers leave the processor's flush-to-zero modes off. The payload of a NaN is not
+// promised.
+//
+// A gradient that is inf or NaN goes into the states like any number. Whoever must not lose them looks at the
+// norm first (cpu_optim/norm.h) and does not call update: so a skipped step changes no byte.
+namespace sluice::cpu_optim {
+
+enum class AdamVariant {
+  adamw,  // decoupled decay (Loshchilov and Hutter, arXiv:1711.05101)
+  adam,   // weight_decay * w is added to the gradient, L2 (Kingma and Ba, arXiv:1412.6980)
+};
+
+// Hyper-parameters of one parameter group. PyTorch's defaults.
+struct AdamOptions {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 1e-2;
+  AdamVariant variant = AdamVariant::adamw;
+};
+
+// What the kernels need of one group in one optimizer step. Made by make_adam_step.
+struct AdamStep {
+  float gradient_scale = 1;
+  float l2 = 0;  // weight_decay of Adam, 0 for AdamW
+  float beta1 = 0;
+  float gradient_share1 = 0;  // 1 - beta1
+  float beta2 = 0;
+  float gradient_share2 = 0;  // 1 - beta2
+  float v_correction = 0;     // 1 / sqrt(1 - beta2^t)
+  float epsilon = 0;
+  float decay = 1;      // 1 - learning_rate * weight_decay of AdamW, 1 for Adam
+  float step_size = 0;  // learning_rate / (1 - beta1^t)
+};
+
+// `step` counts optimizer steps from 1 and is the same for every chunk of the step. `gradient_scale` carries
+// the clip coefficient (and any mean). Throws Error(usage) for a value out of range.
+AdamStep make_adam_step(const AdamOptions& options, int64_t step, float gradient_scale = 1);
+
+// 12 bytes a parameter. The fp32 master is join(high, low) of engine/base/float_bits.h; `high` is the bf16
+// weight. All spans have one size. Ranges of two calls that run at once must not overlap.
+struct SplitState {
+  std::span<BFloat16> high;
+  std::span<int16_t> low;
+  std::span<float> m;
+  std::span<float> v;
+
+  int64_t size() const { return static_cast<int64_t>(high.size()); }
+  SplitState subrange(int64_t begin, int64_t count) const;
+};
+
+// 14 bytes a parameter: the textbook. `weight` is written only: the master rounded to bf16 as split rounds
+// it.
+struct Fp32State {
+  std::span<float> master;
+  std::span<float> m;
+  std::span<float> v;
+  std::span<BFloat16> weight;
+
+  int64_t size() const { return static_cast<int64_t>(master.size()); }
+  Fp32State subrange(int64_t begin, int64_t count) const;
+};
+
+// One step over a range, on the calling thread. Sizes of state and gradient are equal; 0 does nothing.
+void update(const SplitState& state, FloatView gradient, const AdamStep& step);
+void update(const Fp32State& state, FloatView gradient, const AdamStep& step);
+
+// The same, in fixed pieces over the threads of a pool; returns when all is done.
+void update(Executor& executor, const SplitState& state, FloatView gradient, const AdamStep& step);
+void update(Executor& executor, const Fp32State& state, FloatView gradient, const AdamStep& step);
+
+}  // namespace sluice::cpu_optim
