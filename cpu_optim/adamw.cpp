@@ -1,11 +1,13 @@
 #include "cpu_optim/adamw.h"
 
+// clang-format off: the order matters
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu_optim/adamw.cpp"
 #include "cpu_optim/adamw-inl.h"
 #include "cpu_optim/simd_targets.h"
-#include "hwy/foreach_target.h"  // comes before the headers below: compiles this file once per instruction set
+#include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu_optim {

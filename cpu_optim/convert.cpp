@@ -3,12 +3,14 @@
 #include <cstring>
 #include <type_traits>
 
+// clang-format off: the order matters
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu_optim/convert.cpp"
 #include "cpu_optim/simd-inl.h"
 #include "cpu_optim/simd_targets.h"
-#include "hwy/foreach_target.h"  // comes before the headers below: compiles this file once per instruction set
+#include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu_optim {

@@ -5,12 +5,14 @@
 #include <cmath>
 #include <cstring>
 
+// clang-format off: the order matters
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu_optim/norm.cpp"
 #include "cpu_optim/simd-inl.h"
 #include "cpu_optim/simd_targets.h"
-#include "hwy/foreach_target.h"  // comes before the headers below: compiles this file once per instruction set
+#include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu_optim {
