@@ -1,11 +1,12 @@
 #include "cpu_optim/adamw.h"
 
-// clang-format off: the order matters
+// foreach_target.h compiles this file once per instruction set, so its place matters.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu_optim/adamw.cpp"
-#include "cpu_optim/adamw-inl.h"
+// clang-format off
 #include "cpu_optim/simd_targets.h"
-#include "hwy/foreach_target.h"  // compiles this file once per instruction set
+#include "hwy/foreach_target.h"
+#include "cpu_optim/adamw-inl.h"
 #include "hwy/highway.h"
 // clang-format on
 

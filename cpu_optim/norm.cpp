@@ -5,12 +5,13 @@
 #include <cmath>
 #include <cstring>
 
-// clang-format off: the order matters
+// foreach_target.h compiles this file once per instruction set, so its place matters.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu_optim/norm.cpp"
-#include "cpu_optim/simd-inl.h"
+// clang-format off
 #include "cpu_optim/simd_targets.h"
-#include "hwy/foreach_target.h"  // compiles this file once per instruction set
+#include "hwy/foreach_target.h"
+#include "cpu_optim/simd-inl.h"
 #include "hwy/highway.h"
 // clang-format on
 
