@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+
+#include "engine/base/thread_annotations.h"
+#include "gpu/device.h"
+#include "gpu/stream_hooks.h"
+
+namespace sluice::gpu {
+
+// The memory of the host device: RAM, counted and limited like that of an accelerator. Each allocation is a
+// mapping of its own, on huge pages from 2 MiB on, and goes back to the system when freed; pages cost RAM
+// once touched. Thread-safe; must outlive what it handed out.
+class Arena {
+ public:
+  // limit_bytes 0: no limit. The observer may be null.
+  Arena(size_t limit_bytes, std::shared_ptr<StreamObserver> observer)
+      : limit_bytes_(limit_bytes), observer_(std::move(observer)) {}
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  // Throws Error(resource).
+  std::unique_ptr<DeviceMemory> allocate(size_t size_bytes) EXCLUDES(mutex_);
+  // Whether the range lies within one allocation.
+  bool contains(const std::byte* begin, size_t size_bytes) const EXCLUDES(mutex_);
+  size_t used_bytes() const EXCLUDES(mutex_);
+
+ private:
+  class Memory;
+  void reserve(size_t size_bytes) EXCLUDES(mutex_);
+  void give_back(size_t size_bytes) EXCLUDES(mutex_);
+
+  const size_t limit_bytes_;
+  const std::shared_ptr<StreamObserver> observer_;
+  mutable Mutex mutex_;
+  size_t used_bytes_ GUARDED_BY(mutex_) = 0;
+  std::map<const std::byte*, size_t> allocations_ GUARDED_BY(mutex_);  // begin to size
+};
+
+}  // namespace sluice::gpu
