@@ -1,0 +1,335 @@
+#include "apps/finetune/options.h"
+
+#include <array>
+#include <string_view>
+
+#include "apps/common/pool.h"
+#include "apps/finetune/option_table.h"
+#include "engine/base/error.h"
+
+namespace sluice::finetune {
+namespace {
+
+using Ends = Range::Ends;
+
+constexpr Range kFromZero{.minimum = 0};
+constexpr Range kFromOne{.minimum = 1};
+constexpr Range kBeta{.minimum = 0, .maximum = 1, .ends = Ends::open_above};
+
+void add_model(OptionTable& table, std::string& model) {
+  table.add("Model", {.name = "model",
+                      .value = text_value(model, "DIR"),
+                      .help = "Hugging Face folder of the model",
+                      .aliases = {"model_name_or_path", "base_model", "checkpoint_dir"},
+                      .presence = Presence::required});
+}
+
+void add_output(OptionTable& table, std::string& output, Presence presence) {
+  table.add("Model", {.name = "output",
+                      .value = text_value(output, "DIR"),
+                      .help = "folder to make for the result",
+                      .aliases = {"output_dir", "out_dir"},
+                      .presence = presence});
+}
+
+void add_data(OptionTable& table, DataOptions& data, Presence presence) {
+  table.add("Data",
+            {.name = "data",
+             .value = text_value(data.data, "FILE"),
+             .help = "rows to learn from: .jsonl of {\"text\"} or {\"prompt\", \"completion\"}, or .txt",
+             .aliases = {"dataset", "train_file"},
+             .presence = presence});
+  table.add("Data", {.name = "max_seq_length",
+                     .value = integer_value(data.max_seq_length, {.minimum = 2, .maximum = 1 << 24}),
+                     .help = "tokens of a row; longer rows are cut and counted",
+                     .aliases = {"cutoff_len", "sequence_len", "max_length", "max_seq_len"}});
+  table.add("Data", {.name = "on_bad_row",
+                     .value = choice_value<OnBadRow>(
+                         data.on_bad_row,
+                         {{"stop", OnBadRow::stop}, {"skip", OnBadRow::skip}, {"error", OnBadRow::stop}}, 2),
+                     .help = "what to do with a row that cannot be read",
+                     .aliases = {}});
+}
+
+void add_engine(OptionTable& table, EngineOptions& engine) {
+  const std::string group = "Engine";
+  using OptionalDType = std::optional<DType>;
+  table.add(group, {.name = "device_memory",
+                    .value = size_value(engine.device_memory, "what keeping everything takes"),
+                    .help = "limit of the device tier; less is streamed and recomputed",
+                    .aliases = {}});
+  table.add(group, {.name = "compute_dtype",
+                    .value = choice_value<OptionalDType>(engine.compute_dtype,
+                                                         {{"auto", std::nullopt},
+                                                          {"bf16", DType::bf16},
+                                                          {"fp32", DType::f32},
+                                                          {"bfloat16", DType::bf16},
+                                                          {"float32", DType::f32}},
+                                                         3),
+                    .help = "auto: the faster one on this processor",
+                    .aliases = {"precision", "dtype"}});
+  table.add(group, {.name = "threads",
+                    .value = integer_value(engine.threads, {.minimum = 1, .maximum = 1024}),
+                    .help = "threads of the pool; the default is the cores that may be used",
+                    .aliases = {"num_threads"}});
+  table.add(group, {.name = "prefetch_distance",
+                    .value = integer_value(engine.prefetch_distance, {.minimum = 0, .maximum = 64}),
+                    .help = "blocks fetched ahead of the one in use",
+                    .aliases = {}});
+  table.add(group, {.name = "delay_seed",
+                    .value = seed_value(engine.delay_seed),
+                    .help = "delay every stream by a schedule of this seed",
+                    .aliases = {},
+                    .presence = Presence::hidden});
+  table.add(group, {.name = "check_hazards",
+                    .value = flag_value(engine.check_hazards),
+                    .help = "stop at an access that no event orders",
+                    .aliases = {},
+                    .presence = Presence::hidden});
+}
+
+void add_json(OptionTable& table, bool& json) {
+  table.add("Output", {.name = "json", .value = flag_value(json), .help = "print JSON", .aliases = {}});
+}
+
+void add_duration(OptionTable& table, TrainOptions& train) {
+  const std::string group = "Duration and batches";
+  table.add(group, {.name = "max_steps",
+                    .value = integer_value(train.max_steps, {.minimum = -1}),
+                    .help = "optimizer steps; -1: as num_train_epochs says",
+                    .aliases = {"iters"}});
+  table.add(group, {.name = "num_train_epochs",
+                    .value = real_value(train.num_train_epochs, {.minimum = 0, .ends = Ends::open}),
+                    .help = "passes over the data; may be a fraction",
+                    .aliases = {"num_epochs", "epochs"}});
+  table.add(group, {.name = "per_device_train_batch_size",
+                    .value = integer_value(train.per_device_train_batch_size, kFromOne),
+                    .help = "rows of a micro-batch",
+                    .aliases = {"micro_batch_size", "batch_size"}});
+  table.add(group, {.name = "gradient_accumulation_steps",
+                    .value = integer_value(train.gradient_accumulation_steps, kFromOne),
+                    .help = "micro-batches of an optimizer step",
+                    .aliases = {"grad_accumulation_steps"}});
+  table.add(group,
+            {.name = "gradient_shards",
+             .value = integer_value(train.gradient_shards, kFromOne),
+             .help = "parts that gradients are summed in; part of the numbers, divides the micro-batches",
+             .aliases = {}});
+  table.add(group, {.name = "seed",
+                    .value = seed_value(train.seed),
+                    .help = "of the order of the rows",
+                    .aliases = {"random_seed"}});
+}
+
+void add_optimizer(OptionTable& table, TrainOptions& train) {
+  const std::string group = "Optimizer";
+  using Schedule = LearningRateSchedule;
+  table.add(group, {.name = "learning_rate",
+                    .value = real_value(train.learning_rate, kFromZero),
+                    .help = "its peak",
+                    .aliases = {"lr"}});
+  table.add(group, {.name = "lr_scheduler_type",
+                    .value = choice_value<Schedule>(train.lr_scheduler_type,
+                                                    {{"constant", Schedule::constant},
+                                                     {"linear", Schedule::linear},
+                                                     {"cosine", Schedule::cosine},
+                                                     {"constant_with_warmup", Schedule::constant}},
+                                                    3),
+                    .help = "how the learning rate falls after warm-up",
+                    .aliases = {"lr_scheduler", "lr_schedule"}});
+  table.add(group, {.name = "warmup_steps",
+                    .value = integer_value(train.warmup_steps, kFromZero),
+                    .help = "steps in which the learning rate rises from 0",
+                    .aliases = {"lr_warmup_steps"}});
+  table.add(group, {.name = "weight_decay",
+                    .value = real_value(train.weight_decay, kFromZero),
+                    .help = "decoupled (AdamW); not on norms and biases",
+                    .aliases = {}});
+  table.add(group,
+            {.name = "adam_beta1", .value = real_value(train.adam_beta1, kBeta), .help = "", .aliases = {}});
+  table.add(group,
+            {.name = "adam_beta2", .value = real_value(train.adam_beta2, kBeta), .help = "", .aliases = {}});
+  table.add(group, {.name = "adam_epsilon",
+                    .value = real_value(train.adam_epsilon, {.minimum = 0, .ends = Ends::open}),
+                    .help = "",
+                    .aliases = {}});
+  table.add(group, {.name = "max_grad_norm",
+                    .value = real_value(train.max_grad_norm, kFromZero),
+                    .help = "clip the global norm of the gradients to it; 0: do not clip",
+                    .aliases = {"clip_grad_norm", "max_norm", "gradient_clipping"}});
+}
+
+void add_train(OptionTable& table, TrainOptions& train, Presence files) {
+  add_model(table, train.model);
+  add_output(table, train.output, files);
+  add_data(table, train.data, files);
+  add_duration(table, train);
+  add_optimizer(table, train);
+  add_engine(table, train.engine);
+  OptionValue recompute = choice_value<Recompute>(train.recompute,
+                                                  {{"auto", Recompute::automatic},
+                                                   {"none", Recompute::none},
+                                                   {"all", Recompute::all},
+                                                   {"false", Recompute::none},
+                                                   {"true", Recompute::all}},
+                                                  3);
+  recompute.implicit = "all";  // a bare --gradient_checkpointing
+  table.add("Engine", {.name = "recompute",
+                       .value = std::move(recompute),
+                       .help = "activations to compute again in backward; auto: those that do not fit",
+                       .aliases = {"gradient_checkpointing", "grad_checkpoint", "activation_checkpointing",
+                                   "enable_activation_checkpointing"}});
+  table.add("Output", {.name = "logging_steps",
+                       .value = integer_value(train.logging_steps, kFromOne),
+                       .help = "steps from one line on the screen to the next; events.jsonl has every step",
+                       .aliases = {"steps_per_report"}});
+}
+
+// What no single option can tell.
+void check_train(const TrainOptions& train) {
+  if (train.max_steps == 0) {
+    throw Error(ErrorKind::usage,
+                "--max_steps: '0' leaves nothing to do. Give at least 1, or -1 for whole epochs.");
+  }
+  if (train.gradient_accumulation_steps % train.gradient_shards != 0) {
+    throw Error(ErrorKind::usage, "--gradient_shards: " + std::to_string(train.gradient_shards) +
+                                      " does not divide --gradient_accumulation_steps " +
+                                      std::to_string(train.gradient_accumulation_steps) +
+                                      ": every shard takes the same number of micro-batches.");
+  }
+}
+
+using Arguments = std::span<const std::string>;
+
+// Parses into `options`; help instead, where asked for.
+template <class Options>
+ParsedCommand finish(const OptionTable& table, Arguments arguments, Options& options) {
+  if (table.parse(arguments) == OptionTable::Outcome::help_wanted) return HelpText{table.help()};
+  return std::move(options);
+}
+
+ParsedCommand parse_train(Arguments arguments) {
+  TrainOptions options;
+  options.engine.threads = usable_core_count();
+  OptionTable table("train", "train --model DIR --data FILE --output DIR [options]",
+                    "Fine-tunes a model and writes it as a folder like the one it came from.");
+  add_train(table, options, Presence::required);
+  ParsedCommand command = finish(table, arguments, options);
+  if (const auto* train = std::get_if<TrainOptions>(&command)) check_train(*train);
+  return command;
+}
+
+ParsedCommand parse_plan(Arguments arguments) {
+  PlanOptions options;
+  options.train.engine.threads = usable_core_count();
+  OptionTable table(
+      "plan", "plan --model DIR [options of train]",
+      "Tells what training would take: peak bytes of every tier and part, moves, and whether it fits.");
+  add_train(table, options.train, Presence::optional);
+  add_json(table, options.json);
+  ParsedCommand command = finish(table, arguments, options);
+  if (const auto* plan = std::get_if<PlanOptions>(&command)) check_train(plan->train);
+  return command;
+}
+
+ParsedCommand parse_eval(Arguments arguments) {
+  EvalOptions options;
+  options.engine.threads = usable_core_count();
+  OptionTable table("eval", "eval --model DIR --data FILE [options]",
+                    "Measures the loss of a model: summed negative log-likelihood, tokens, perplexity.");
+  add_model(table, options.model);
+  add_data(table, options.data, Presence::required);
+  table.add("Data", {.name = "per_device_eval_batch_size",
+                     .value = integer_value(options.per_device_eval_batch_size, kFromOne),
+                     .help = "rows of a micro-batch",
+                     .aliases = {"batch_size"}});
+  add_engine(table, options.engine);
+  add_json(table, options.json);
+  return finish(table, arguments, options);
+}
+
+ParsedCommand parse_generate(Arguments arguments) {
+  GenerateOptions options;
+  options.engine.threads = usable_core_count();
+  OptionTable table("generate", "generate --model DIR --prompt TEXT [--prompt TEXT ...] [options]",
+                    "Continues prompts with the likeliest token each time.");
+  add_model(table, options.model);
+  table.add("Text",
+            {.name = "prompt",
+             .value = list_value(options.prompts, "TEXT"),
+             .help = "text to continue; give it again for several prompts in one pass over the weights",
+             .aliases = {},
+             .presence = Presence::required});
+  table.add("Text", {.name = "max_new_tokens",
+                     .value = integer_value(options.max_new_tokens, {.minimum = 1, .maximum = 1 << 24}),
+                     .help = "tokens to make, unless the text ends before",
+                     .aliases = {"max_tokens"}});
+  add_engine(table, options.engine);
+  add_json(table, options.json);
+  return finish(table, arguments, options);
+}
+
+ParsedCommand parse_import(Arguments arguments) {
+  ImportOptions options;
+  OptionTable table("import", "import FILE.gguf --output DIR",
+                    "Makes a Hugging Face folder, with tokenizer and chat template, of a GGUF file.");
+  table.add("Model", {.name = "file",
+                      .value = text_value(options.file, "FILE"),
+                      .help = "GGUF file; --file may be left out",
+                      .aliases = {"input"},
+                      .presence = Presence::required});
+  table.set_positional("file");
+  add_output(table, options.output, Presence::required);
+  return finish(table, arguments, options);
+}
+
+ParsedCommand parse_tokenize(Arguments arguments) {
+  TokenizeOptions options;
+  OptionTable table("tokenize", "tokenize --model DIR < FILE",
+                    "Reads lines and prints the token ids of each.");
+  add_model(table, options.model);
+  return finish(table, arguments, options);
+}
+
+struct CommandRow {
+  std::string_view name;
+  std::string_view summary;
+  ParsedCommand (*parse)(Arguments);
+};
+
+constexpr std::array kCommands = {
+    CommandRow{"train", "fine-tune a model", parse_train},
+    CommandRow{"plan", "tell what training would take, without training", parse_plan},
+    CommandRow{"eval", "measure the loss of a model on a file", parse_eval},
+    CommandRow{"generate", "continue prompts", parse_generate},
+    CommandRow{"import", "make a Hugging Face folder of a GGUF file", parse_import},
+    CommandRow{"tokenize", "print the token ids of lines", parse_tokenize},
+};
+
+std::string commands_help() {
+  std::string text = "Usage: finetune COMMAND [options]\n\nCommands:\n";
+  for (const CommandRow& row : kCommands) {
+    text += "  " + std::string(row.name) + std::string(10 - row.name.size(), ' ') + std::string(row.summary) +
+            "\n";
+  }
+  return text + "\nfinetune COMMAND --help lists its options.\n";
+}
+
+}  // namespace
+
+ParsedCommand parse_command_line(std::span<const std::string> arguments) {
+  if (arguments.empty()) throw Error(ErrorKind::usage, "which command?\n" + commands_help());
+  const std::string& name = arguments[0];
+  if (name == "-h" || name == "--help" || name == "help") return HelpText{commands_help()};
+  std::vector<std::string> names;
+  for (const CommandRow& row : kCommands) {
+    if (row.name == name) return row.parse(arguments.subspan(1));
+    names.emplace_back(row.name);
+  }
+  const std::optional<std::string> nearest = nearest_word(name, names);
+  throw Error(ErrorKind::usage, "unknown command '" + name + "'. " +
+                                    (nearest ? "Did you mean " + *nearest + "? " : std::string()) +
+                                    "All commands: finetune --help");
+}
+
+}  // namespace sluice::finetune
