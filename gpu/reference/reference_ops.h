@@ -1,7 +1,5 @@
 #pragma once
 
-#include <functional>
-
 #include "gpu/ops/ops.h"
 
 namespace sluice::gpu {
@@ -11,12 +9,12 @@ namespace sluice::gpu {
 // is.
 class ReferenceOps final : public Ops {
  public:
-  using Enqueue = std::function<void(Stream& stream, Task task)>;
-
   explicit ReferenceOps(Enqueue enqueue) : enqueue_(std::move(enqueue)) {}
   void submit(Stream& stream, Op op, Workspace workspace) override;
   size_t workspace_bytes(const Op& op) const override;
   size_t packed_bytes(int64_t rows, int64_t cols, DType dtype, WeightLayout layout) const override;
+  std::string kernel_table_id() const override { return "reference"; }
+  DType preferred_compute_dtype() const override { return DType::f32; }
 
  private:
   Enqueue enqueue_;
