@@ -164,9 +164,8 @@ void OptionTable::fail_unknown(const std::string& argument) const {
 }
 
 std::string OptionTable::help() const {
-  cxxopts::Options options("finetune " + command_, "finetune " + usage_ + "\n\n" + summary_);
+  cxxopts::Options options("finetune " + command_);
   options.set_width(110);
-  options.custom_help("").positional_help("");
   std::vector<std::string> groups;
   for (const auto& [group, row] : rows_) {
     if (row.presence == Presence::hidden) continue;
@@ -177,10 +176,11 @@ std::string OptionTable::help() const {
     const std::string note = row.presence == Presence::required ? " (required)" : "";
     options.add_options(group)(row.name, row.help + note, value, row.value.argument);
   }
-  // cxxopts opens with a usage line of its own making: ours is the description.
-  std::string text = options.help(groups);
-  text.erase(text.find("Usage:"), text.find('\n', text.find("Usage:")) + 1 - text.find("Usage:"));
-  return "Usage: " + text + "\nNames take - or _ alike, as --key value, --key=value or key=value.\n";
+  // cxxopts opens with a line of the program's name: what stands before the first group is ours.
+  const std::string listing = options.help(groups);
+  return "Usage: finetune " + usage_ + "\n\n" + summary_ + "\n\n" +
+         listing.substr(listing.find(" " + groups[0])) +
+         "\nNames take - or _ alike, as --key value, --key=value or key=value.\n";
 }
 
 }  // namespace sluice::finetune

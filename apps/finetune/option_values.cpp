@@ -24,7 +24,10 @@ std::string quoted(std::string_view text) {
 std::string number_text(double value) {
   std::array<char, 32> buffer;
   const auto result = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value);
-  return std::string(buffer.data(), result.ptr);
+  std::string text(buffer.data(), result.ptr);
+  if (const size_t zero = text.find("e-0"); zero != std::string::npos)
+    text.erase(zero + 2, 1);  // 2e-05 -> 2e-5
+  return text;
 }
 
 std::string range_text(const Range& range) {

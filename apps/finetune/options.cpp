@@ -93,7 +93,7 @@ void add_json(OptionTable& table, bool& json) {
 }
 
 void add_duration(OptionTable& table, TrainOptions& train) {
-  const std::string group = "Duration and batches";
+  const std::string group = "Batch";
   table.add(group, {.name = "max_steps",
                     .value = integer_value(train.max_steps, {.minimum = -1}),
                     .help = "optimizer steps; -1: as num_train_epochs says",
@@ -145,13 +145,17 @@ void add_optimizer(OptionTable& table, TrainOptions& train) {
                     .value = real_value(train.weight_decay, kFromZero),
                     .help = "decoupled (AdamW); not on norms and biases",
                     .aliases = {}});
-  table.add(group,
-            {.name = "adam_beta1", .value = real_value(train.adam_beta1, kBeta), .help = "", .aliases = {}});
-  table.add(group,
-            {.name = "adam_beta2", .value = real_value(train.adam_beta2, kBeta), .help = "", .aliases = {}});
+  table.add(group, {.name = "adam_beta1",
+                    .value = real_value(train.adam_beta1, kBeta),
+                    .help = "decay of the first moment",
+                    .aliases = {}});
+  table.add(group, {.name = "adam_beta2",
+                    .value = real_value(train.adam_beta2, kBeta),
+                    .help = "decay of the second moment",
+                    .aliases = {}});
   table.add(group, {.name = "adam_epsilon",
                     .value = real_value(train.adam_epsilon, {.minimum = 0, .ends = Ends::open}),
-                    .help = "",
+                    .help = "added to the root of the second moment",
                     .aliases = {}});
   table.add(group, {.name = "max_grad_norm",
                     .value = real_value(train.max_grad_norm, kFromZero),

@@ -302,7 +302,7 @@ TEST(Help, ListsEveryVisibleOptionWithItsDefault) {
   const std::string text = help({"train", "--help"});
   EXPECT_THAT(
       text, AllOf(HasSubstr("Usage: finetune train --model DIR"), HasSubstr("--learning_rate X"),
-                  HasSubstr("2e-05"), HasSubstr("--lr_scheduler_type constant|linear|cosine"),
+                  HasSubstr("(default: 2e-5)"), HasSubstr("--lr_scheduler_type constant|linear|cosine"),
                   HasSubstr("(default: linear)"), HasSubstr("--device_memory SIZE"), HasSubstr("Optimizer")));
   EXPECT_THAT(text, Not(HasSubstr("delay_seed")));
   EXPECT_THAT(text, Not(HasSubstr("check_hazards")));
