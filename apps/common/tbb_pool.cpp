@@ -9,8 +9,8 @@
 namespace sluice {
 namespace {
 
-// An arena of its own: at most thread_count slots, and a caller that finds them all taken hands its loop over and
-// waits, so a slot index never belongs to two tasks at a time.
+// An arena of its own: at most thread_count slots, and a caller that finds them all taken hands its loop over
+// and waits, so a slot index never belongs to two tasks at a time.
 class TbbPool final : public Executor {
  public:
   explicit TbbPool(int thread_count) : arena_(thread_count, 1), thread_count_(thread_count) {}

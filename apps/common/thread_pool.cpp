@@ -24,7 +24,8 @@ struct Loop {
 class ThreadPool final : public Executor {
  public:
   explicit ThreadPool(int thread_count) {
-    for (int worker = 0; worker < thread_count; ++worker) threads_.emplace_back([this, worker] { work(worker); });
+    for (int worker = 0; worker < thread_count; ++worker)
+      threads_.emplace_back([this, worker] { work(worker); });
   }
   ~ThreadPool() override {
     {

@@ -15,7 +15,8 @@ enum class ErrorKind {
   diverged,  // 5: NaN loss, or nothing to learn from
 };
 
-// A fault of the world. The message says what happened, why it matters and what to try, with path, offset, tensor.
+// A fault of the world. The message says what happened, why it matters and what to try, with path, offset,
+// tensor.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message) : std::runtime_error(message), kind_(kind) {}
@@ -25,7 +26,9 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-inline int exit_code(ErrorKind kind) { return 1 + static_cast<int>(kind); }
+inline int exit_code(ErrorKind kind) {
+  return 1 + static_cast<int>(kind);
+}
 
 // errno as words: "No space left on device (28)".
 std::string errno_text(int error_number);
@@ -36,8 +39,8 @@ std::string errno_text(int error_number);
 }  // namespace sluice
 
 // A condition that only a bug in the program can break. The optional second argument is a std::string_view.
-#define SLUICE_CHECK(condition, ...)                                                               \
-  do {                                                                                             \
-    if (!(condition)) [[unlikely]]                                                                 \
-      ::sluice::check_failed(__FILE__, __LINE__, #condition, ::std::string_view{__VA_ARGS__});     \
+#define SLUICE_CHECK(condition, ...)                                                           \
+  do {                                                                                         \
+    if (!(condition)) [[unlikely]]                                                             \
+      ::sluice::check_failed(__FILE__, __LINE__, #condition, ::std::string_view{__VA_ARGS__}); \
   } while (false)

@@ -11,10 +11,12 @@ struct BFloat16 {
   uint16_t bits = 0;
 };
 
-inline float to_float(BFloat16 value) { return std::bit_cast<float>(uint32_t{value.bits} << 16); }
+inline float to_float(BFloat16 value) {
+  return std::bit_cast<float>(uint32_t{value.bits} << 16);
+}
 
-// Round to nearest, ties to even; NaN stays NaN (quiet). What hardware does (vcvtneps2bf16, except that it flushes
-// subnormals; this keeps them).
+// Round to nearest, ties to even; NaN stays NaN (quiet). What hardware does (vcvtneps2bf16, except that it
+// flushes subnormals; this keeps them).
 inline BFloat16 to_bfloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   if (std::isnan(value)) return {static_cast<uint16_t>((bits >> 16) | 0x40)};
@@ -51,9 +53,10 @@ inline Float16 to_float16(float value) {
   return {static_cast<uint16_t>(sign | ((rounded - 0x38000000) >> 13))};
 }
 
-// Split format: bits(master) == (uint32(high) << 16) + int32(low), where `high` is the master rounded to the nearest
-// bf16, ties up in magnitude (ties to even would need low = +32768). Exact for every fp32, NaN and infinity included:
-// near the largest float `high` may read as infinity and a NaN as another one, the join restores the bits.
+// Split format: bits(master) == (uint32(high) << 16) + int32(low), where `high` is the master rounded to the
+// nearest bf16, ties up in magnitude (ties to even would need low = +32768). Exact for every fp32, NaN and
+// infinity included: near the largest float `high` may read as infinity and a NaN as another one, the join
+// restores the bits.
 struct SplitFloat {
   BFloat16 high;
   int16_t low = 0;

@@ -1,0 +1,270 @@
+#include "engine/api/engine.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu_optim/convert.h"
+#include "engine/api/engine_plan.h"
+#include "engine/base/math.h"
+
+namespace sluice {
+
+Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpec walk, EngineOptions options)
+    : device_(device),
+      executor_(executor),
+      options_(std::move(options)),
+      model_(std::move(model)),
+      walk_(std::move(walk)),
+      plan_(plan_for(device, model_, walk_, options_)),
+      device_budget_(Tier::device, options_.device_limit_bytes),
+      host_budget_(Tier::host) {
+  store_ = std::make_unique<TensorStore>(model_, device, host_budget_, options_.training);
+  const size_t device_bytes = plan_.peak_bytes(Tier::device);
+  device_reservation_ = device_budget_.reserve(device_bytes, "the plan");
+  device_memory_ = device.allocate(device_bytes);
+  tape_ =
+      std::make_unique<Tape>(plan_, plan_request(device, model_, walk_, options_), device_memory_->data());
+  compute_ = device.make_stream(gpu::StreamKind::compute, "compute");
+  row_staging_ = std::make_unique<HostArena>(
+      host_budget_, device, fetched_row_bytes(model_, walk_, options_.compute_dtype), "embedding rows");
+  if (options_.training) {
+    if (!walk_.row_gradient_tensors.empty()) {
+      row_gradients_ = std::make_unique<HostArena>(
+          host_budget_, device, fetched_row_bytes(model_, walk_, DType::f32), "embedding gradient rows");
+    }
+    optimizer_ = std::make_unique<Optimizer>(*store_, device, executor, host_budget_,
+                                             waiting_dtypes(model_, walk_, options_.compute_dtype),
+                                             options_.optimizer);
+  }
+  mover_ = std::make_unique<Mover>(device);
+  prefetcher_ = std::make_unique<Prefetcher>(plan_, *store_, *mover_, options_.compute_dtype,
+                                             device_part(plan_part::kLanding));
+  slot_free_.resize(static_cast<size_t>(plan_.ring_slot_count) + plan_.kept_slot_offsets.size());
+  gradient_ring_ = SlotRing(device_part(plan_part::kGradients),
+                            plan_.gradient_slot_bytes * static_cast<size_t>(options_.gradient_shards),
+                            plan_.gradient_slot_count);
+  const PlanPart& copies = plan_.part(plan_part::kGradientCopies);
+  const int copy_slots = std::max(plan_.gradient_slot_count, 1);
+  gradient_copy_ring_ = SlotRing(device_part(plan_part::kGradientCopies),
+                                 copies.size_bytes / static_cast<size_t>(copy_slots), copy_slots);
+}
+
+Engine::~Engine() = default;
+
+std::byte* Engine::device_part(std::string_view name) const {
+  return device_memory_->data() + plan_.part(name).offset;
+}
+
+void Engine::submit(gpu::Op op) {
+  const PlanPart& workspace = plan_.part(plan_part::kWorkspace);
+  device_.ops().submit(*compute_, std::move(op),
+                       {device_memory_->data() + workspace.offset, workspace.size_bytes});
+}
+
+void Engine::begin_walk() {
+  SLUICE_CHECK(walk_number_ == 0 || next_access_ == static_cast<int>(plan_.accesses.size()),
+               "a walk ended before its last access");
+  prefetcher_->begin_walk(walk_number_ == 0);
+  ++walk_number_;
+  next_access_ = 0;
+}
+
+int Engine::slot_id(const PlannedAccess& access) const {
+  return access.kept_slot >= 0 ? plan_.ring_slot_count + access.kept_slot : access.ring_slot;
+}
+
+std::optional<gpu::Event>& Engine::slot_free(int slot) {
+  return slot_free_.at(static_cast<size_t>(slot));
+}
+
+std::byte* Engine::slot_memory(const PlannedAccess& access) const {
+  if (access.kept_slot >= 0) {
+    return device_part(plan_part::kKept) + plan_.kept_slot_offsets.at(static_cast<size_t>(access.kept_slot));
+  }
+  return device_part(plan_part::kRing) + plan_.ring_slot_bytes * static_cast<size_t>(access.ring_slot);
+}
+
+PreparedBlock Engine::lay_out(BlockId block, LayoutSet layouts, std::byte* memory) const {
+  const BlockLayout& layout = store_->layout(block);
+  const BlockSpec& spec = model_.block(block);
+  PreparedBlock prepared;
+  for (int part = 0; part < static_cast<int>(spec.parts.size()); ++part) {
+    const BlockLayout::Part& placed = layout.part(part);
+    if (in_linear(spec, part)) {
+      prepared.plain.emplace_back();
+      continue;
+    }
+    prepared.plain.emplace_back(memory, options_.compute_dtype, placed.rows, placed.cols);
+    memory += plain_part_bytes(placed, options_.compute_dtype);
+  }
+  const auto place = [&](const LinearUse& use, gpu::WeightLayout weight_layout) {
+    gpu::PackedWeight weight = packed_linear(device_, layout, use, options_.compute_dtype, weight_layout);
+    weight.data = memory;
+    memory += round_up(weight.size_bytes, kPreparedAlignment);
+    return weight;
+  };
+  for (const LinearUse& use : spec.linears) {
+    PreparedBlock::Linear& linear = prepared.linears.emplace_back();
+    if (layouts.forward) linear.forward = place(use, gpu::WeightLayout::forward);
+    if (layouts.backward) linear.backward = place(use, gpu::WeightLayout::backward);
+  }
+  return prepared;
+}
+
+// A part as it landed: rows of high halves (or of a frozen tensor), or of low halves.
+gpu::View Engine::raw_view(const BlockLayout& layout, int part, std::byte* landed, bool low) const {
+  const BlockLayout::Part& placed = layout.part(part);
+  std::byte* const high = landed + layout.low_bytes() - layout.fetch_offset(options_.compute_dtype);
+  if (!placed.trainable) {
+    if (low) return {};
+    return {high + layout.low_bytes() + placed.frozen_offset, placed.storage_dtype, placed.rows, placed.cols};
+  }
+  if (!low) return {high + placed.span_begin * 2, DType::bf16, placed.rows, placed.cols};
+  if (options_.compute_dtype == DType::bf16) return {};
+  return {landed + placed.span_begin * 2, DType::i16, placed.rows, placed.cols};
+}
+
+// Decodes what landed into what the lease offers; the landed bytes are of no use afterwards.
+void Engine::prepare(BlockId block, const PreparedBlock& prepared, std::byte* landed) {
+  const BlockLayout& layout = store_->layout(block);
+  const BlockSpec& spec = model_.block(block);
+  for (int part = 0; part < static_cast<int>(prepared.plain.size()); ++part) {
+    const gpu::View& plain = prepared.plain[static_cast<size_t>(part)];
+    if (plain.data == nullptr) continue;
+    const gpu::View high = raw_view(layout, part, landed, false);
+    const gpu::View low = raw_view(layout, part, landed, true);
+    if (low.data != nullptr) {
+      submit(gpu::JoinSplit{high, low, plain});
+    } else {
+      submit(gpu::Cast{high, plain});
+    }
+  }
+  for (size_t linear = 0; linear < spec.linears.size(); ++linear) {
+    gpu::LinearPack pack;
+    for (const int part : spec.linears[linear].parts) {
+      pack.sources.push_back({raw_view(layout, part, landed, false), raw_view(layout, part, landed, true)});
+    }
+    for (const gpu::PackedWeight& weight :
+         {prepared.linears[linear].forward, prepared.linears[linear].backward}) {
+      if (weight.data == nullptr) continue;
+      pack.packed = weight;
+      submit(pack);
+    }
+  }
+}
+
+Lease Engine::acquire(BlockId block) {
+  const PlannedAccess& access = plan_.accesses.at(static_cast<size_t>(next_access_));
+  SLUICE_CHECK(access.access.block == block, "leases must follow the walk's accesses");
+  const int slot = slot_id(access);
+  PreparedBlock prepared = lay_out(block, access.layouts, slot_memory(access));
+  if (prefetcher_->fetches(next_access_)) {
+    const Prefetcher::Landed landed = prefetcher_->take(next_access_);
+    compute_->wait(landed.copied);
+    if (slot_free(slot)) compute_->wait(*slot_free(slot));
+    prepare(block, prepared, landed.data);
+    prefetcher_->release(landed.slot, compute_->record());
+  }
+  ++next_access_;
+  return Lease(*this, slot, *compute_, std::move(prepared));
+}
+
+void Engine::release(int slot, gpu::Event last_use) {
+  slot_free(slot) = std::move(last_use);
+}
+
+void Engine::wait_for_copy(const Ticket& ticket) {
+  compute_->wait(ticket.wait_enqueued());
+}
+
+// Rows of the newest weights, in the compute dtype, into the staging memory.
+gpu::Task Engine::gather_task(TensorId tensor, std::vector<int32_t> rows) {
+  const int64_t cols = model_.tensor(tensor).cols;
+  const bool as_bf16 = options_.compute_dtype == DType::bf16;
+  std::byte* const staging = row_staging_->data();
+  const size_t bytes = rows.size() * static_cast<size_t>(cols) * size_bytes(options_.compute_dtype);
+  SLUICE_CHECK(bytes <= row_staging_->size_bytes(), "more rows than WalkSpec::max_fetched_rows");
+  gpu::Task task{.name = "gather rows", .accesses = {gpu::writes(staging, bytes)}, .body = {}};
+  for (const int32_t row : rows) {
+    const std::byte* begin = store_->weights(store_->find(tensor, row).block);
+    const size_t block_bytes = store_->layout(store_->find(tensor, row).block).weight_bytes();
+    if (std::ranges::none_of(task.accesses, [&](const gpu::MemoryAccess& a) { return a.begin == begin; })) {
+      task.accesses.push_back(gpu::reads(begin, block_bytes));
+    }
+  }
+  task.body = [this, tensor, rows = std::move(rows), cols, as_bf16, staging] {
+    std::vector<float> row_values(static_cast<size_t>(cols));
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const TensorStore::Place place = store_->find(tensor, rows[i]);
+      const BlockLayout::Part& part = store_->layout(place.block).part(place.part);
+      if (as_bf16 && part.trainable) {  // the weight that a lease offers is the high half, not a new rounding
+        const BFloat16* high = store_->state(place.block).high.data() + part.span_begin + place.row * cols;
+        std::memcpy(staging + i * row_values.size() * 2, high, row_values.size() * 2);
+        continue;
+      }
+      store_->read_rows(tensor, rows[i], 1, row_values.data());
+      if (as_bf16) {
+        cpu_optim::convert(
+            std::span<const float>(row_values),
+            std::span(reinterpret_cast<BFloat16*>(staging) + i * row_values.size(), row_values.size()));
+      } else {
+        std::memcpy(staging + i * row_values.size() * 4, row_values.data(), row_values.size() * 4);
+      }
+    }
+  };
+  return task;
+}
+
+void Engine::fetch_rows(TensorId tensor, std::vector<int32_t> rows, std::byte* rows_out) {
+  if (rows.empty()) return;
+  Mover::Fetch fetch{.device = rows_out,
+                     .host = row_staging_->data(),
+                     .size_bytes = rows.size() * static_cast<size_t>(model_.tensor(tensor).cols) *
+                                   size_bytes(options_.compute_dtype),
+                     .host_ready = {},
+                     .device_free = compute_->record(),
+                     .gather = {}};
+  if (row_staging_free_) fetch.host_ready.push_back(*row_staging_free_);
+  for (int32_t block = -1; const int32_t row : rows) {
+    const BlockId at = store_->find(tensor, row).block;
+    if (at.value == block) continue;
+    block = at.value;
+    if (const auto& ready = store_->version_ready(at)) fetch.host_ready.push_back(*ready);
+  }
+  fetch.gather = gather_task(tensor, std::move(rows));
+  const gpu::Event copied = mover_->fetch(std::move(fetch)).wait_enqueued();
+  row_staging_free_ = copied;
+  compute_->wait(copied);
+}
+
+void Engine::upload(std::byte* device, const void* host, size_t size_bytes) {
+  if (size_bytes == 0) return;
+  wait_for_copy(mover_->fetch({.device = device,
+                               .host = static_cast<const std::byte*>(host),
+                               .size_bytes = size_bytes,
+                               .host_ready = {},
+                               .device_free = compute_->record(),
+                               .gather = {}}));
+}
+
+gpu::Event Engine::download(void* host, const std::byte* device, size_t size_bytes) {
+  return mover_->send(compute_->record(), host, device, size_bytes);
+}
+
+void Engine::wait() {
+  compute_->record().wait();
+  if (optimizer_) optimizer_->wait();
+}
+
+uint64_t Engine::state_hash() {
+  wait();
+  return store_->hash();
+}
+
+Engine::Counters Engine::counters() const {
+  return {.acquire_blocked_seconds = prefetcher_->blocked_seconds(),
+          .copied_in_bytes = prefetcher_->fetched_bytes(),
+          .copied_out_bytes = copied_out_bytes_};
+}
+
+}  // namespace sluice

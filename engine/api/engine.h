@@ -1,0 +1,183 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "engine/base/executor.h"
+#include "engine/memory/lease.h"
+#include "engine/memory/slot_ring.h"
+#include "engine/memory/tensor_store.h"
+#include "engine/schedule/mover.h"
+#include "engine/schedule/plan.h"
+#include "engine/schedule/prefetcher.h"
+#include "engine/train/optimizer.h"
+#include "engine/train/shards.h"
+#include "engine/train/tape.h"
+#include "gpu/device.h"
+
+// The engine, for those who write a trainer: give it a model as blocks and a walk as a list of accesses, then
+// lease the blocks in that order, use them with the device's ops, and hand gradients back. One thread drives
+// it.
+namespace sluice {
+
+struct EngineOptions {
+  DType compute_dtype =
+      DType::f32;  // fp32 or bf16: of weights under a lease, and (bf16) of gradients that cross
+  int prefetch_distance = 1;
+  int gradient_shards = 1;
+  int concurrent_leases = 1;
+  Recompute recompute = Recompute::automatic;
+  std::optional<size_t> device_limit_bytes;
+  bool training = false;       // states and gradients are kept; begin_update follows each walk
+  OptimizerOptions optimizer;  // training only
+};
+
+// What one walk over the model needs; walks repeat.
+struct WalkSpec {
+  std::vector<Access> accesses;
+  std::vector<TapeLayerNeeds> tape;
+  int micro_batch_count = 1;
+  std::vector<PlanPart> fixed_parts;  // memory of the trainer's own, by name; any tier
+  size_t workspace_bytes = 0;         // the largest of any op
+  // Tensors whose gradient comes (also) as rows: offer_rows.
+  std::vector<TensorId> row_gradient_tensors;
+  int64_t max_fetched_rows = 0;  // of one fetch_rows
+  bool device_gradients = true;  // training: gradients() is used (not only offer_from_host)
+};
+
+// fp32 gradients of one block in device memory, summed over the micro-batches of a walk; several shards
+// apart. Move-only.
+class GradientLease {
+ public:
+  struct Target {
+    gpu::View sum;            // (rows, cols) fp32; empty: the part is frozen, nothing is wanted
+    bool accumulate = false;  // false for the first contribution to a part: it overwrites
+  };
+  GradientLease(BlockId block, int slot, std::vector<std::vector<gpu::View>> views)
+      : block_(block), slot_(slot), views_(std::move(views)), written_(views_.size()) {
+    for (size_t shard = 0; shard < views_.size(); ++shard) written_[shard].resize(views_[shard].size());
+  }
+  GradientLease(GradientLease&&) = default;
+  GradientLease& operator=(GradientLease&&) = delete;
+
+  // The next contribution of `shard` to a part. Whoever asks must write.
+  Target contribute(int part, int shard);
+  BlockId block() const { return block_; }
+
+ private:
+  friend class Engine;
+  BlockId block_;
+  int slot_;
+  std::vector<std::vector<gpu::View>> views_;  // by shard, part
+  std::vector<std::vector<bool>> written_;
+};
+
+class Engine final : private LeaseOwner {
+ public:
+  // Throws Error(resource) where the walk does not fit. The device and the executor must outlive the engine.
+  Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpec walk, EngineOptions options);
+  ~Engine() override;
+
+  // The plan that an engine would follow, without allocating anything.
+  static Plan plan_for(gpu::Device& device, const ModelSpec& model, const WalkSpec& walk,
+                       const EngineOptions& options);
+
+  const Plan& plan() const { return plan_; }
+  TensorStore& store() { return *store_; }
+  const EngineOptions& options() const { return options_; }
+  gpu::Device& device() { return device_; }
+  gpu::Stream& compute() { return *compute_; }
+  // Submits to compute() with the engine's workspace.
+  void submit(gpu::Op op);
+  // Device memory of a part of the plan.
+  std::byte* device_part(std::string_view name) const;
+  const Tape& tape() const { return *tape_; }
+
+  // A new walk: leases follow in the order of the walk's accesses.
+  void begin_walk();
+  // The walk's next access, which must be `block`. Prepares the weights on compute(); blocks at most until
+  // their copy is enqueued.
+  [[nodiscard]] Lease acquire(BlockId block);
+
+  // Rows of a tensor, straight from the host tier (after their last update), in the compute dtype, contiguous
+  // at `rows_out`. Ops submitted to compute() after this see them.
+  void fetch_rows(TensorId tensor, std::vector<int32_t> rows, std::byte* rows_out);
+  // Small data of the trainer's own. `host` must stay unchanged until the ops that use it are done.
+  void upload(std::byte* device, const void* host, size_t size_bytes);
+  // What compute() has made so far, to the host; valid after the event.
+  gpu::Event download(void* host, const std::byte* device, size_t size_bytes);
+
+  // Zeroed where it will not be written. Offered or dropped before the lease after the next.
+  [[nodiscard]] GradientLease gradients(BlockId block);
+  // The gradient is complete: shards are summed, it leaves for the host and counts in the norm.
+  // `rows_follow`: the rest comes by offer_rows.
+  void offer(GradientLease gradients, bool rows_follow = false);
+  // Gradient rows (rows.size(), cols) fp32 in device memory, rows ascending; completes the tensor. One tensor
+  // a walk.
+  void offer_rows(TensorId tensor, std::vector<int32_t> rows, const std::byte* gradients);
+  // A gradient from outside, in host memory, laid out as the block's logical index (BlockLayout), copied at
+  // once.
+  void offer_from_host(BlockId block, cpu_optim::FloatView gradient);
+
+  // All gradients have been offered: AdamW runs under what follows, blocks in the given order.
+  void begin_update(double learning_rate, std::span<const BlockId> order);
+  // Waits for the gradient norm of the last begin_update.
+  UpdateReport update_report() { return optimizer_->report(); }
+  // Waits until device, copies and updates are done; throws what they met.
+  void wait();
+  // xxh3 of all states. Waits first.
+  uint64_t state_hash();
+
+  struct Counters {
+    double acquire_blocked_seconds = 0;
+    size_t copied_in_bytes = 0;
+    size_t copied_out_bytes = 0;
+  };
+  Counters counters() const;
+  int64_t applied_steps() const { return optimizer_ ? optimizer_->applied_steps() : 0; }
+
+ private:
+  void release(int slot, gpu::Event last_use) override;
+  std::byte* slot_memory(const PlannedAccess& access) const;
+  std::optional<gpu::Event>& slot_free(int slot);
+  int slot_id(const PlannedAccess& access) const;
+  PreparedBlock lay_out(BlockId block, LayoutSet layouts, std::byte* memory) const;
+  void prepare(BlockId block, const PreparedBlock& prepared, std::byte* landed);
+  gpu::View raw_view(const BlockLayout& layout, int part, std::byte* landed, bool low) const;
+  void wait_for_copy(const Ticket& ticket);
+  gpu::Task gather_task(TensorId tensor, std::vector<int32_t> rows);
+  void wait_until_writable(BlockId block);
+
+  gpu::Device& device_;
+  Executor& executor_;
+  const EngineOptions options_;
+  const ModelSpec model_;
+  const WalkSpec walk_;
+  const Plan plan_;
+  TierBudget device_budget_;
+  TierBudget host_budget_;
+  std::unique_ptr<TensorStore> store_;
+  Reservation device_reservation_;
+  std::unique_ptr<gpu::DeviceMemory> device_memory_;
+  std::unique_ptr<HostArena> row_staging_;
+  std::unique_ptr<HostArena> row_gradients_;
+  std::unique_ptr<Tape> tape_;
+  std::unique_ptr<gpu::Stream> compute_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Mover> mover_;
+  std::unique_ptr<Prefetcher> prefetcher_;
+
+  std::vector<std::optional<gpu::Event>> slot_free_;  // ring slots, then kept slots
+  SlotRing gradient_ring_;
+  SlotRing gradient_copy_ring_;
+  int next_gradient_slot_ = 0;
+  std::optional<gpu::Event> row_staging_free_;
+  int64_t walk_number_ = 0;
+  int next_access_ = 0;
+  size_t copied_out_bytes_ = 0;
+};
+
+}  // namespace sluice

@@ -1,0 +1,147 @@
+#include "engine/api/engine_plan.h"
+
+#include <algorithm>
+#include <set>
+
+#include "engine/api/engine.h"
+#include "engine/base/math.h"
+
+namespace sluice {
+namespace {
+
+size_t aligned(size_t bytes) {
+  return round_up(bytes, kPreparedAlignment);
+}
+
+struct LinearShape {
+  int64_t rows = 0;
+  int64_t cols = 0;
+};
+
+LinearShape linear_shape(const BlockLayout& layout, const LinearUse& use) {
+  LinearShape shape{.rows = 0, .cols = layout.part(use.parts.at(0)).cols};
+  for (const int part : use.parts) {
+    SLUICE_CHECK(layout.part(part).cols == shape.cols,
+                 "stacked weights must have the same number of columns");
+    shape.rows += layout.part(part).rows;
+  }
+  return shape;
+}
+
+BlockNeeds block_needs(gpu::Device& device, const ModelSpec& model, BlockId id,
+                       const EngineOptions& options) {
+  const BlockLayout layout(model, id);
+  const BlockSpec& block = model.block(id);
+  BlockNeeds needs{.name = block.name,
+                   .fetch_bytes = layout.fetch_bytes(options.compute_dtype),
+                   .changes = options.training && layout.logical_elements() > 0};
+  for (int part = 0; part < static_cast<int>(block.parts.size()); ++part) {
+    if (!in_linear(block, part))
+      needs.plain_bytes += plain_part_bytes(layout.part(part), options.compute_dtype);
+  }
+  for (const LinearUse& use : block.linears) {
+    needs.forward_bytes +=
+        packed_linear_bytes(device, layout, use, options.compute_dtype, gpu::WeightLayout::forward);
+    needs.backward_bytes +=
+        packed_linear_bytes(device, layout, use, options.compute_dtype, gpu::WeightLayout::backward);
+  }
+  return needs;
+}
+
+}  // namespace
+
+bool in_linear(const BlockSpec& block, int part) {
+  return std::ranges::any_of(block.linears,
+                             [&](const LinearUse& use) { return std::ranges::count(use.parts, part) > 0; });
+}
+
+size_t plain_part_bytes(const BlockLayout::Part& part, DType compute_dtype) {
+  return aligned(static_cast<size_t>(part.element_count()) * size_bytes(compute_dtype));
+}
+
+gpu::PackedWeight packed_linear(gpu::Device& device, const BlockLayout& layout, const LinearUse& use,
+                                DType compute_dtype, gpu::WeightLayout weight_layout) {
+  const LinearShape shape = linear_shape(layout, use);
+  return {.data = nullptr,
+          .size_bytes = device.ops().packed_bytes(shape.rows, shape.cols, compute_dtype, weight_layout),
+          .dtype = compute_dtype,
+          .rows = shape.rows,
+          .cols = shape.cols,
+          .layout = weight_layout};
+}
+
+size_t packed_linear_bytes(gpu::Device& device, const BlockLayout& layout, const LinearUse& use,
+                           DType compute_dtype, gpu::WeightLayout weight_layout) {
+  return aligned(packed_linear(device, layout, use, compute_dtype, weight_layout).size_bytes);
+}
+
+std::vector<DType> waiting_dtypes(const ModelSpec& model, const WalkSpec& walk, DType compute_dtype) {
+  std::vector<DType> dtypes(model.blocks.size(), compute_dtype);
+  for (size_t block = 0; block < model.blocks.size(); ++block) {
+    for (const BlockPart& part : model.blocks[block].parts) {
+      if (std::ranges::count(walk.row_gradient_tensors, part.tensor) > 0) dtypes[block] = DType::f32;
+    }
+  }
+  return dtypes;
+}
+
+size_t fetched_row_bytes(const ModelSpec& model, const WalkSpec& walk, DType dtype) {
+  int64_t cols = 0;
+  for (const TensorSpec& tensor : model.tensors) cols = tensor.rows > 1 ? std::max(cols, tensor.cols) : cols;
+  return static_cast<size_t>(walk.max_fetched_rows * cols) * size_bytes(dtype);
+}
+
+PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const WalkSpec& walk,
+                         const EngineOptions& options) {
+  PlanRequest request{
+      .blocks = {},
+      .accesses = walk.accesses,
+      .tape = walk.tape,
+      .micro_batch_count = walk.micro_batch_count,
+      .gradient_shards = options.gradient_shards,
+      .gradients = options.training && walk.device_gradients,
+      .fixed_parts = walk.fixed_parts,
+      .workspace_bytes = walk.workspace_bytes,
+      .prefetch_distance = options.prefetch_distance,
+      .concurrent_leases = options.concurrent_leases,
+      // Where the device's memory is RAM too, a second copy of what must be packed again for the other
+      // direction only costs memory; without training, what is packed once stays right.
+      .keep_weights = !options.training || !device.traits().shares_host_memory,
+      .recompute = options.recompute,
+      .device_limit_bytes = options.device_limit_bytes};
+  std::set<BlockId> visited;
+  for (const Access& access : walk.accesses) visited.insert(access.block);
+  const std::vector<DType> waiting = waiting_dtypes(model, walk, options.compute_dtype);
+  size_t weight_bytes = TensorStore::weight_arena_bytes(model);
+  size_t waiting_bytes = 0;
+  for (int index = 0; index < static_cast<int>(model.blocks.size()); ++index) {
+    BlockNeeds needs = block_needs(device, model, BlockId{index}, options);
+    const size_t elements = static_cast<size_t>(BlockLayout(model, BlockId{index}).logical_elements());
+    const size_t copy_bytes = elements * size_bytes(waiting[static_cast<size_t>(index)]);
+    if (options.training) waiting_bytes += round_up(copy_bytes, size_t{4096});
+    if (request.gradients && visited.contains(BlockId{index})) {
+      needs.gradient_bytes = elements * 4;
+      needs.gradient_copy_bytes = copy_bytes;
+    }
+    request.blocks.push_back(needs);
+  }
+  const auto add_host = [&](const char* name, size_t bytes) {
+    if (bytes > 0) request.fixed_parts.push_back({name, Tier::host, bytes, 0});
+  };
+  add_host("weights", weight_bytes);
+  if (options.training) {
+    add_host("moments", TensorStore::moment_arena_bytes(model));
+    add_host("waiting gradients", waiting_bytes);
+    if (!walk.row_gradient_tensors.empty())
+      add_host("embedding gradient rows", fetched_row_bytes(model, walk, DType::f32));
+  }
+  add_host("embedding rows", fetched_row_bytes(model, walk, options.compute_dtype));
+  return request;
+}
+
+Plan Engine::plan_for(gpu::Device& device, const ModelSpec& model, const WalkSpec& walk,
+                      const EngineOptions& options) {
+  return make_plan(plan_request(device, model, walk, options));
+}
+
+}  // namespace sluice

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <vector>
+
+#include "engine/api/engine.h"
+
+// From a model and a walk to the planner's request, and the layout of prepared blocks: shared by the engine
+// and Engine::plan_for, so that a plan and a run cannot disagree.
+namespace sluice {
+
+// Of every packed weight and plain part within a prepared block.
+inline constexpr size_t kPreparedAlignment = 512;
+
+bool in_linear(const BlockSpec& block, int part);
+// Rounded up to kPreparedAlignment.
+size_t plain_part_bytes(const BlockLayout::Part& part, DType compute_dtype);
+size_t packed_linear_bytes(gpu::Device& device, const BlockLayout& layout, const LinearUse& use,
+                           DType compute_dtype, gpu::WeightLayout weight_layout);
+// With exact size and without data.
+gpu::PackedWeight packed_linear(gpu::Device& device, const BlockLayout& layout, const LinearUse& use,
+                                DType compute_dtype, gpu::WeightLayout weight_layout);
+// Of each block's gradient in the host tier: the compute dtype, but fp32 where rows are still added there.
+std::vector<DType> waiting_dtypes(const ModelSpec& model, const WalkSpec& walk, DType compute_dtype);
+// Host staging of fetch_rows and offer_rows.
+size_t fetched_row_bytes(const ModelSpec& model, const WalkSpec& walk, DType dtype);
+PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const WalkSpec& walk,
+                         const EngineOptions& options);
+
+}  // namespace sluice

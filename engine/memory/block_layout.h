@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/memory/model_spec.h"
+
+namespace sluice {
+
+// Elements that every span in the flat logical index is padded to, so that 8-bit state blocks and shards
+// coincide.
+inline constexpr int64_t kSpanPadding = 256;
+
+// Where a block's parts lie. Trainable parts have a place in the flat logical index: spans one after another,
+// each padded to 256 elements; weight halves, moments and gradients of the block are all laid out so. Frozen
+// parts are only stored. In the host tier a block's weights are one range:
+//   low halves (int16) | high halves (bf16) | frozen parts
+// so that bf16 compute copies from `high` on, and fp32 compute copies all of it.
+class BlockLayout {
+ public:
+  struct Part {
+    TensorId tensor;
+    int64_t row_begin = 0;
+    int64_t rows = 0;
+    int64_t cols = 0;
+    bool trainable = true;
+    int group = 0;
+    DType storage_dtype = DType::bf16;  // bf16 (high half) where trainable
+    int64_t span_begin = 0;             // trainable: first element in the block's logical index
+    size_t frozen_offset = 0;           // frozen: byte in the frozen range
+    int64_t element_count() const { return rows * cols; }
+  };
+
+  BlockLayout(const ModelSpec& model, BlockId block);
+
+  const std::vector<Part>& parts() const { return parts_; }
+  const Part& part(int index) const { return parts_.at(static_cast<size_t>(index)); }
+  // Elements of the block in the logical index, padding included.
+  int64_t logical_elements() const { return logical_elements_; }
+  size_t frozen_bytes() const { return frozen_bytes_; }
+  size_t weight_bytes() const { return static_cast<size_t>(logical_elements_) * 4 + frozen_bytes_; }
+  size_t low_bytes() const { return static_cast<size_t>(logical_elements_) * 2; }
+  // m and v, fp32.
+  size_t moment_bytes() const { return static_cast<size_t>(logical_elements_) * 8; }
+  // What a lease in `compute_dtype` copies: from this offset of the weights to their end.
+  size_t fetch_offset(DType compute_dtype) const { return compute_dtype == DType::bf16 ? low_bytes() : 0; }
+  size_t fetch_bytes(DType compute_dtype) const { return weight_bytes() - fetch_offset(compute_dtype); }
+
+ private:
+  std::vector<Part> parts_;
+  int64_t logical_elements_ = 0;
+  size_t frozen_bytes_ = 0;
+};
+
+}  // namespace sluice

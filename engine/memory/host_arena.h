@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "engine/memory/tier.h"
+#include "gpu/device.h"
+
+namespace sluice {
+
+// One anonymous mapping on pages of 2 MiB, counted against the host tier and registered with the device for
+// copies. Zero where never written. Not thread-safe to create or destroy; the memory is whoever's uses it.
+class HostArena {
+ public:
+  // Throws Error(resource) when the budget or the system has no room.
+  HostArena(TierBudget& budget, gpu::Device& device, size_t size_bytes, std::string_view what);
+  ~HostArena();
+  HostArena(const HostArena&) = delete;
+  HostArena& operator=(const HostArena&) = delete;
+
+  std::byte* data() const { return data_; }
+  size_t size_bytes() const { return size_bytes_; }
+
+ private:
+  Reservation reservation_;
+  size_t size_bytes_ = 0;
+  std::byte* data_ = nullptr;
+  std::unique_ptr<gpu::HostRegistration> registration_;
+};
+
+}  // namespace sluice

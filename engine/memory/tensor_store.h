@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "engine/base/float_bits.h"
+#include "engine/memory/block_layout.h"
+#include "engine/memory/host_arena.h"
+#include "engine/memory/model_spec.h"
+#include "gpu/stream.h"
+
+namespace sluice {
+
+// A block's bytes in the host tier, by meaning. Spans cover the block's logical index (empty without
+// trainable parts).
+struct BlockState {
+  std::span<int16_t> low;
+  std::span<BFloat16> high;
+  std::span<std::byte> frozen;
+  std::span<float> first_moment;
+  std::span<float> second_moment;
+};
+
+// Which tensors exist, where each block's copy is, and which version is current. Host tier: one arena for
+// weights and one for moments (none when nothing is trained). Owned by the engine; the trainer's thread asks,
+// the optimizer's lane writes what it was told to.
+class TensorStore {
+ public:
+  TensorStore(ModelSpec model, gpu::Device& device, TierBudget& host_budget, bool with_moments);
+
+  const ModelSpec& model() const { return model_; }
+  int block_count() const { return static_cast<int>(layouts_.size()); }
+  const BlockLayout& layout(BlockId block) const { return layouts_.at(static_cast<size_t>(block.value)); }
+  BlockState state(BlockId block) const;
+  // Start of the block's weights: low | high | frozen, as BlockLayout says.
+  std::byte* weights(BlockId block) const;
+
+  // Sets rows of a tensor from fp32, exactly for trainable ones, else rounded to the storage dtype. The
+  // moments stay.
+  void write_rows(TensorId tensor, int64_t row_begin, int64_t row_count, const float* rows);
+  // Rows of a tensor as fp32: the master of a trainable one.
+  void read_rows(TensorId tensor, int64_t row_begin, int64_t row_count, float* rows) const;
+
+  // The block and part that hold a row.
+  struct Place {
+    BlockId block;
+    int part = 0;
+    int64_t row = 0;  // within the part
+  };
+  Place find(TensorId tensor, int64_t row) const;
+
+  // The event after which the block's newest version is in the host tier: set when an update is submitted.
+  void set_version(BlockId block, gpu::Event ready);
+  const std::optional<gpu::Event>& version_ready(BlockId block) const;
+  uint64_t version(BlockId block) const { return versions_.at(static_cast<size_t>(block.value)).number; }
+
+  // xxh3 (64 bits) over all blocks in logical order: high, low, frozen, m, v. Waits for no one: the caller
+  // has.
+  uint64_t hash() const;
+
+  static size_t weight_arena_bytes(const ModelSpec& model);
+  static size_t moment_arena_bytes(const ModelSpec& model);
+
+ private:
+  struct Version {
+    uint64_t number = 0;
+    std::optional<gpu::Event> ready;
+  };
+  struct TensorRows {  // sorted by row_begin
+    int64_t row_begin = 0;
+    BlockId block;
+    int part = 0;
+  };
+
+  void index_tensors();
+  const TensorRows& locate(TensorId tensor, int64_t row) const;
+  template <class Visit>
+  void visit_rows(TensorId tensor, int64_t row_begin, int64_t row_count, Visit visit) const;
+
+  ModelSpec model_;
+  std::vector<BlockLayout> layouts_;
+  std::vector<size_t> weight_offsets_;
+  std::vector<size_t> moment_offsets_;
+  std::vector<std::vector<TensorRows>> rows_of_tensor_;
+  std::vector<Version> versions_;
+  std::unique_ptr<HostArena> weights_;
+  std::unique_ptr<HostArena> moments_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,234 @@
+#include <algorithm>
+#include <map>
+
+#include "engine/base/error.h"
+#include "engine/base/math.h"
+#include "engine/schedule/plan.h"
+
+namespace sluice {
+namespace {
+
+constexpr int kGradientSlots = 2;  // one is filled while the one before leaves
+
+// What a plan may still choose.
+struct Choice {
+  int kept_blocks = 0;
+  int recomputed_layers = 0;  // the first ones
+  int prefetch_distance = 0;
+};
+
+// A block that several accesses want prepared, with all the layouts that they want.
+struct Recurring {
+  BlockId block;
+  LayoutSet layouts;
+};
+
+class Builder {
+ public:
+  Builder(const PlanRequest& request, Choice choice) : request_(request), choice_(choice) {}
+
+  Plan build() {
+    plan_.prefetch_distance = choice_.prefetch_distance;
+    for (int layer = 0; layer < static_cast<int>(request_.tape.size()); ++layer) {
+      plan_.recomputed.push_back(layer < choice_.recomputed_layers);
+    }
+    place_accesses();
+    add_weights();
+    add_gradients();
+    add_activations();
+    for (const PlanPart& part : request_.fixed_parts) add(part.name, part.tier, part.size_bytes);
+    add(plan_part::kWorkspace, Tier::device, request_.workspace_bytes);
+    return std::move(plan_);
+  }
+
+  // Blocks worth keeping: leased more than once a walk, or unchanged from walk to walk.
+  static std::vector<Recurring> recurring_blocks(const PlanRequest& request) {
+    std::vector<Recurring> found;
+    if (!request.keep_weights) return found;
+    std::map<BlockId, int> uses;
+    for (const Access& access : request.accesses) ++uses[access.block];
+    std::map<BlockId, size_t> index;
+    for (const Access& access : request.accesses) {
+      const BlockNeeds& needs = request.blocks.at(static_cast<size_t>(access.block.value));
+      if (uses[access.block] < 2 && needs.changes) continue;
+      const auto [at, is_new] = index.try_emplace(access.block, found.size());
+      if (is_new) found.push_back({access.block, {}});
+      found[at->second].layouts = found[at->second].layouts | access.layouts;
+    }
+    return found;
+  }
+
+ private:
+  const BlockNeeds& needs(BlockId block) const {
+    return request_.blocks.at(static_cast<size_t>(block.value));
+  }
+
+  void add(std::string_view name, Tier tier, size_t size_bytes) {
+    if (size_bytes == 0) return;
+    const size_t rounded = round_up(size_bytes, request_.alignment_bytes);
+    plan_.parts.push_back({std::string(name), tier, rounded, tier == Tier::device ? device_bytes_ : 0});
+    if (tier == Tier::device) device_bytes_ += rounded;
+  }
+
+  LayoutSet layouts_of(const Access& access) const {
+    const bool recomputes = access.phase == Phase::backward && access.tape_layer >= 0 &&
+                            plan_.recomputed.at(static_cast<size_t>(access.tape_layer));
+    return recomputes ? LayoutSet{true, access.layouts.backward} : access.layouts;
+  }
+
+  void place_accesses() {
+    std::map<BlockId, int> kept;
+    std::vector<Recurring> recurring = recurring_blocks(request_);
+    recurring.resize(static_cast<size_t>(choice_.kept_blocks));
+    for (const Recurring& block : recurring) {
+      kept[block.block] = static_cast<int>(plan_.kept_slot_offsets.size());
+      plan_.kept_slot_offsets.push_back(kept_bytes_);
+      kept_bytes_ += round_up(needs(block.block).prepared_bytes(block.layouts), request_.alignment_bytes);
+    }
+    std::map<BlockId, bool> seen;
+    int next_ring_slot = 0;
+    for (const Access& access : request_.accesses) {
+      PlannedAccess planned{.access = access, .layouts = layouts_of(access)};
+      if (const auto found = kept.find(access.block); found != kept.end()) {
+        planned.kept_slot = found->second;
+        planned.layouts = recurring[static_cast<size_t>(found->second)].layouts | planned.layouts;
+        planned.fetch = !seen[access.block];
+        planned.fetch_again = planned.fetch && needs(access.block).changes;
+        seen[access.block] = true;
+      } else {
+        planned.ring_slot = next_ring_slot++ % request_.concurrent_leases;
+        plan_.ring_slot_bytes =
+            std::max(plan_.ring_slot_bytes,
+                     round_up(needs(access.block).prepared_bytes(planned.layouts), request_.alignment_bytes));
+        plan_.ring_slot_count = std::min(next_ring_slot, request_.concurrent_leases);
+      }
+      if (planned.fetch) largest_fetch_ = std::max(largest_fetch_, needs(access.block).fetch_bytes);
+      if (planned.fetch_again) plan_.copy_in_bytes_per_walk += needs(access.block).fetch_bytes;
+      plan_.accesses.push_back(planned);
+    }
+  }
+
+  void add_weights() {
+    plan_.landing_slot_bytes = round_up(largest_fetch_, request_.alignment_bytes);
+    plan_.landing_slot_count = choice_.prefetch_distance + 1;
+    add(plan_part::kLanding, Tier::device,
+        plan_.landing_slot_bytes * static_cast<size_t>(plan_.landing_slot_count));
+    add(plan_part::kRing, Tier::device, plan_.ring_slot_bytes * static_cast<size_t>(plan_.ring_slot_count));
+    add(plan_part::kKept, Tier::device, kept_bytes_);
+  }
+
+  void add_gradients() {
+    if (!request_.gradients) return;
+    size_t largest_copy = 0;
+    for (const BlockNeeds& block : request_.blocks) {
+      plan_.gradient_slot_bytes =
+          std::max(plan_.gradient_slot_bytes, round_up(block.gradient_bytes, request_.alignment_bytes));
+      if (block.gradient_copy_bytes < block.gradient_bytes) {
+        largest_copy = std::max(largest_copy, round_up(block.gradient_copy_bytes, request_.alignment_bytes));
+      }
+      plan_.copy_out_bytes_per_walk += block.gradient_copy_bytes;
+    }
+    plan_.gradient_slot_count = kGradientSlots;
+    add(plan_part::kGradients, Tier::device,
+        plan_.gradient_slot_bytes * static_cast<size_t>(kGradientSlots * request_.gradient_shards));
+    add(plan_part::kGradientCopies, Tier::device, largest_copy * kGradientSlots);
+  }
+
+  void add_activations() {
+    const size_t count = static_cast<size_t>(request_.micro_batch_count);
+    size_t boundary_bytes = 0;
+    size_t kept_bytes = 0;
+    size_t recomputed_bytes = 0;
+    for (size_t layer = 0; layer < request_.tape.size(); ++layer) {
+      plan_.boundary_offsets.push_back(boundary_bytes);
+      plan_.saved_offsets.push_back(kept_bytes);
+      boundary_bytes += round_up(request_.tape[layer].boundary_bytes, request_.alignment_bytes) * count;
+      const size_t saved_bytes = round_up(request_.tape[layer].saved_bytes, request_.alignment_bytes);
+      if (plan_.recomputed[layer]) {
+        recomputed_bytes = std::max(recomputed_bytes, saved_bytes);
+      } else {
+        kept_bytes += saved_bytes * count;
+      }
+    }
+    add(plan_part::kBoundaries, Tier::device, boundary_bytes);
+    add(plan_part::kSaved, Tier::device, kept_bytes);
+    add(plan_part::kRecomputed, Tier::device, recomputed_bytes);
+  }
+
+  const PlanRequest& request_;
+  Choice choice_;
+  Plan plan_;
+  size_t device_bytes_ = 0;
+  size_t kept_bytes_ = 0;
+  size_t largest_fetch_ = 0;
+};
+
+// What may be given up, in the order in which it is: everything kept first, the least last.
+std::vector<Choice> choices(const PlanRequest& request) {
+  const int layers = static_cast<int>(request.tape.size());
+  const int fewest_recomputed = request.recompute == Recompute::all ? layers : 0;
+  const int most_recomputed = request.recompute == Recompute::none ? 0 : layers;
+  Choice choice{.kept_blocks = static_cast<int>(Builder::recurring_blocks(request).size()),
+                .recomputed_layers = fewest_recomputed,
+                .prefetch_distance = request.prefetch_distance};
+  std::vector<Choice> list{choice};
+  while (choice.kept_blocks > 0) {
+    --choice.kept_blocks;
+    list.push_back(choice);
+  }
+  while (choice.recomputed_layers < most_recomputed) {
+    ++choice.recomputed_layers;
+    list.push_back(choice);
+  }
+  while (choice.prefetch_distance > 0) {
+    --choice.prefetch_distance;
+    list.push_back(choice);
+  }
+  return list;
+}
+
+}  // namespace
+
+size_t Plan::peak_bytes(Tier tier) const {
+  size_t sum = 0;
+  for (const PlanPart& part : parts) sum += part.tier == tier ? part.size_bytes : 0;
+  return sum;
+}
+
+const PlanPart& Plan::part(std::string_view name) const {
+  static const PlanPart kNone{};
+  for (const PlanPart& part : parts) {
+    if (part.name == name) return part;
+  }
+  return kNone;
+}
+
+int Plan::recomputed_count() const {
+  return static_cast<int>(std::count(recomputed.begin(), recomputed.end(), true));
+}
+
+size_t least_device_bytes(const PlanRequest& request) {
+  size_t least = SIZE_MAX;
+  for (const Choice& choice : choices(request)) {
+    least = std::min(least, Builder(request, choice).build().peak_bytes(Tier::device));
+  }
+  return least;
+}
+
+Plan make_plan(const PlanRequest& request) {
+  SLUICE_CHECK(request.concurrent_leases >= 1 && request.prefetch_distance >= 0);
+  for (const Choice& choice : choices(request)) {
+    Plan plan = Builder(request, choice).build();
+    if (!request.device_limit_bytes || plan.peak_bytes(Tier::device) <= *request.device_limit_bytes)
+      return plan;
+  }
+  const size_t least = least_device_bytes(request);
+  throw Error(ErrorKind::resource, "the device limit of " + format_bytes(*request.device_limit_bytes) +
+                                       " is too small: the least that this run needs is " +
+                                       format_bytes(least) + " (" + std::to_string(least) +
+                                       " bytes). Try --device_memory " +
+                                       std::to_string(least / (size_t{1} << 20) + 1) +
+                                       "MiB, or fewer or shorter rows a micro-batch.");
+}
+
+}  // namespace sluice

@@ -1,0 +1,64 @@
+#include "engine/schedule/prefetcher.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/base/error.h"
+
+namespace sluice {
+
+Prefetcher::Prefetcher(const Plan& plan, const TensorStore& store, Mover& mover, DType compute_dtype,
+                       std::byte* landing)
+    : plan_(plan),
+      store_(store),
+      mover_(mover),
+      compute_dtype_(compute_dtype),
+      landing_(landing, plan.landing_slot_bytes, plan.landing_slot_count) {}
+
+void Prefetcher::begin_walk(bool first_walk) {
+  SLUICE_CHECK(pending_.empty(), "a walk ended before all its accesses were taken");
+  first_walk_ = first_walk;
+  next_access_ = 0;
+  issue_up_to(plan_.prefetch_distance - 1);
+}
+
+bool Prefetcher::fetches(int access) const {
+  const PlannedAccess& planned = plan_.accesses.at(static_cast<size_t>(access));
+  return first_walk_ ? planned.fetch : planned.fetch_again;
+}
+
+void Prefetcher::issue_up_to(int access) {
+  const int last = std::min(access, static_cast<int>(plan_.accesses.size()) - 1);
+  for (; next_access_ <= last; ++next_access_) {
+    if (fetches(next_access_)) issue(next_access_);
+  }
+}
+
+void Prefetcher::issue(int access) {
+  const BlockId block = plan_.accesses[static_cast<size_t>(access)].access.block;
+  const BlockLayout& layout = store_.layout(block);
+  const int slot = next_slot_;
+  next_slot_ = (next_slot_ + 1) % landing_.slot_count();
+  Mover::Fetch fetch{.device = landing_.slot(slot),
+                     .host = store_.weights(block) + layout.fetch_offset(compute_dtype_),
+                     .size_bytes = layout.fetch_bytes(compute_dtype_),
+                     .host_ready = {},
+                     .device_free = landing_.free_after(slot),
+                     .gather = {}};
+  if (const auto& ready = store_.version_ready(block)) fetch.host_ready.push_back(*ready);
+  fetched_bytes_ += fetch.size_bytes;
+  pending_.push_back({access, slot, mover_.fetch(std::move(fetch))});
+}
+
+Prefetcher::Landed Prefetcher::take(int access) {
+  issue_up_to(access + plan_.prefetch_distance);
+  SLUICE_CHECK(!pending_.empty() && pending_.front().access == access);
+  const Pending next = std::move(pending_.front());
+  pending_.pop_front();
+  const auto begin = std::chrono::steady_clock::now();
+  gpu::Event copied = next.ticket.wait_enqueued();
+  blocked_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return {landing_.slot(next.slot), next.slot, std::move(copied)};
+}
+
+}  // namespace sluice

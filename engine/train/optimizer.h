@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cpu_optim/adamw.h"
+#include "engine/memory/host_arena.h"
+#include "engine/memory/tensor_store.h"
+#include "gpu/device.h"
+
+namespace sluice {
+
+struct OptimizerOptions {
+  // By TensorSpec::group. The learning rates here are factors of the step's learning rate.
+  std::vector<cpu_optim::AdamOptions> groups;
+  double max_gradient_norm = 0;  // 0: no clipping; a norm that is not finite skips the step all the same
+};
+
+struct UpdateReport {
+  double gradient_norm = 0;  // over all gradients of the step, before clipping
+  bool skipped = false;      // the norm was not finite: every byte of state is as it was
+};
+
+// Gradients that have left the device, their norm, and AdamW over the states in the host tier. Works on a
+// lane of its own in the order of the calls: sums of squares as gradients arrive, then, once all are there,
+// the clip coefficient and the updates block by block, under whatever the device does next. Called by the
+// trainer's thread.
+//
+// A gradient waits in the host tier in the waiting dtype of its block. The norm is taken over those values,
+// per chunk of 1 MiB of the block's logical index, chunks in a fixed tree: so it does not depend on when or
+// where they arrived.
+class Optimizer {
+ public:
+  // `waiting_dtypes` by block: fp32 or bf16, of the gradient in the host tier.
+  Optimizer(TensorStore& store, gpu::Device& device, Executor& executor, TierBudget& host_budget,
+            std::vector<DType> waiting_dtypes, OptimizerOptions options);
+  ~Optimizer();
+  Optimizer(const Optimizer&) = delete;
+  Optimizer& operator=(const Optimizer&) = delete;
+
+  // Where a block's gradient waits, laid out as its logical index, and its dtype. May be written once the
+  // block's last update is done (TensorStore::version_ready).
+  std::byte* waiting_gradient(BlockId block) const;
+  DType waiting_dtype(BlockId block) const { return waiting_dtypes_.at(static_cast<size_t>(block.value)); }
+  size_t waiting_bytes(BlockId block) const;
+
+  // The whole gradient of the block is in place after `arrived`.
+  void offer(BlockId block, const gpu::Event& arrived);
+  // The gradient is in host memory already, of the trainer's own: fp32 or bf16, as long as the block's
+  // logical index. Copied (rounded to nearest even where the waiting dtype is bf16) before the call returns.
+  // The block's last update must be done.
+  void offer_copy(BlockId block, cpu_optim::FloatView gradient);
+  // A part of it is: rows of `tensor` that live in this block follow by offer_rows. Needs a waiting dtype of
+  // fp32.
+  void offer_before_rows(BlockId block, const gpu::Event& arrived);
+  // rows[i] of `tensor` += gradients[i] (cols() each, fp32), for ascending rows; then every block of the
+  // tensor is complete, rounded to `gradient_dtype` (but kept as fp32), and counted in the norm. Blocks
+  // without offer_before_rows start at zero. `gradients` must stay valid until the next report.
+  void offer_rows(TensorId tensor, std::vector<int32_t> rows, const float* gradients,
+                  const gpu::Event& arrived, DType gradient_dtype);
+
+  // Every gradient of the step has been offered; blocks without one keep their state. Updates run in the
+  // order given, which must name each offered block once; TensorStore::version_ready is set for each.
+  void begin_update(double learning_rate, std::span<const BlockId> order);
+  // Waits for the norm of the last begin_update (not for its updates). Throws what an earlier update met.
+  UpdateReport report();
+  // Waits until all updates are done; throws what they met.
+  void wait();
+
+  int64_t applied_steps() const;
+
+  static size_t waiting_arena_bytes(const TensorStore& store, const std::vector<DType>& dtypes);
+
+ private:
+  struct StepState;  // written on the lane
+  void count_in_norm(BlockId block);
+  void clear_gradient(BlockId block);
+  void decide(double learning_rate);
+  void update_block(BlockId block);
+  std::span<double> chunk_sums(BlockId block);
+  cpu_optim::FloatView gradient(BlockId block) const;
+
+  TensorStore& store_;
+  Executor& executor_;
+  const std::vector<DType> waiting_dtypes_;
+  const OptimizerOptions options_;
+  std::vector<size_t> offsets_;
+  std::vector<size_t> chunk_begin_;
+  HostArena arena_;
+  std::vector<bool> offered_;      // this step, by block; the trainer's thread
+  std::vector<bool> before_rows_;  // rows are still to come
+  std::unique_ptr<StepState> step_;
+  std::optional<gpu::Event> decided_;
+  std::unique_ptr<gpu::Stream> lane_;  // last: its thread uses the rest
+};
+
+}  // namespace sluice
