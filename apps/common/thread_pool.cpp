@@ -17,7 +17,7 @@ struct Loop {
   const Executor::Body* body = nullptr;
   int64_t next = 0;
   int64_t finished = 0;
-  std::exception_ptr error;
+  std::exception_ptr error = nullptr;
 };
 
 // Workers only: the caller waits. So a worker's number is its own, whatever number of streams call at once.
