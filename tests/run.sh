@@ -17,7 +17,7 @@
 # Needs a network for packages and for the real model (apps/fetch_smollm2.sh) only; without, the tests of that model
 # are skipped and counted. Writes under build/ and the model's cache.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 root=$PWD
 
 quick=no nightly=no tidy=no
@@ -150,10 +150,12 @@ tsan() {
   configure tsan tsan && build tsan concurrency_tests && run_tests tsan tsan -L concurrency -LE nightly
 }
 
+test_names() { find tests -name "$1" -exec basename -s .cpp {} \;; }
+
 # Eigen serves the linear layers where oneDNN is missing.
 eigen() {
   local targets
-  targets=$(find tests/gpu -name '*linear*_test.cpp' -o -name '*matmul*_test.cpp' | xargs -r -n 1 basename -s .cpp)
+  targets=$(test_names '*linear*_test.cpp'; test_names '*matmul*_test.cpp')
   configure eigen release -DSLUICE_MATMUL=eigen && build eigen $targets &&
     run_tests eigen eigen -R "^($(echo $targets | tr ' ' '|'))\." -LE nightly
 }
@@ -166,7 +168,7 @@ cuda() {
     return 77
   fi
   local targets
-  targets=$(find tests/gpu/cuda -name '*_test.cpp' | xargs -r -n 1 basename -s .cpp)
+  targets=$(test_names '*cuda*_test.cpp')
   CUDACXX=$nvcc configure cuda cuda && build cuda $targets finetune &&
     run_tests cuda cuda -R "^($(echo $targets | tr ' ' '|'))\."
 }

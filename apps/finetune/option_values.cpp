@@ -13,7 +13,9 @@ namespace sluice::finetune {
 namespace {
 
 std::string quoted(std::string_view text) {
-  return "'" + std::string(text) + "'";
+  std::string quoted_text(1, '\'');
+  quoted_text.append(text).push_back('\'');
+  return quoted_text;
 }
 
 [[noreturn]] void fail(const std::string& message) {

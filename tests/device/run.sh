@@ -6,7 +6,7 @@
 # A build is relocatable: it needs the CUDA runtime libraries of its major version and, from this checkout, tests/data.
 # Prints "no CUDA device" and ends well where there is none; ends with 1 if a program failed.
 set -uo pipefail
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../.." || exit 1
 build=${1:-build/cuda}
 out=${2:-${OUT:-build/device}}
 export SLUICE_FIXTURES=${SLUICE_FIXTURES:-$PWD/tests/data}
