@@ -84,33 +84,6 @@ std::byte* Engine::slot_memory(const PlannedAccess& access) const {
   return device_part(plan_part::kRing) + plan_.ring_slot_bytes * static_cast<size_t>(access.ring_slot);
 }
 
-PreparedBlock Engine::lay_out(BlockId block, LayoutSet layouts, std::byte* memory) const {
-  const BlockLayout& layout = store_->layout(block);
-  const BlockSpec& spec = model_.block(block);
-  PreparedBlock prepared;
-  for (int part = 0; part < static_cast<int>(spec.parts.size()); ++part) {
-    const BlockLayout::Part& placed = layout.part(part);
-    if (in_linear(spec, part)) {
-      prepared.plain.emplace_back();
-      continue;
-    }
-    prepared.plain.emplace_back(memory, options_.compute_dtype, placed.rows, placed.cols);
-    memory += plain_part_bytes(placed, options_.compute_dtype);
-  }
-  const auto place = [&](const LinearUse& use, gpu::WeightLayout weight_layout) {
-    gpu::PackedWeight weight = packed_linear(device_, layout, use, options_.compute_dtype, weight_layout);
-    weight.data = memory;
-    memory += round_up(weight.size_bytes, kPreparedAlignment);
-    return weight;
-  };
-  for (const LinearUse& use : spec.linears) {
-    PreparedBlock::Linear& linear = prepared.linears.emplace_back();
-    if (layouts.forward) linear.forward = place(use, gpu::WeightLayout::forward);
-    if (layouts.backward) linear.backward = place(use, gpu::WeightLayout::backward);
-  }
-  return prepared;
-}
-
 // A part as it landed: rows of high halves (or of a frozen tensor), or of low halves.
 gpu::View Engine::raw_view(const BlockLayout& layout, int part, std::byte* landed, bool low) const {
   const BlockLayout::Part& placed = layout.part(part);
@@ -128,8 +101,8 @@ gpu::View Engine::raw_view(const BlockLayout& layout, int part, std::byte* lande
 void Engine::prepare(BlockId block, const PreparedBlock& prepared, std::byte* landed) {
   const BlockLayout& layout = store_->layout(block);
   const BlockSpec& spec = model_.block(block);
-  for (int part = 0; part < static_cast<int>(prepared.plain.size()); ++part) {
-    const gpu::View& plain = prepared.plain[static_cast<size_t>(part)];
+  for (int part = 0; part < static_cast<int>(prepared.plain_parts.size()); ++part) {
+    const gpu::View& plain = prepared.plain_parts[static_cast<size_t>(part)];
     if (plain.data == nullptr) continue;
     const gpu::View high = raw_view(layout, part, landed, false);
     const gpu::View low = raw_view(layout, part, landed, true);
@@ -157,7 +130,8 @@ Lease Engine::acquire(BlockId block) {
   const PlannedAccess& access = plan_.accesses.at(static_cast<size_t>(next_access_));
   SLUICE_CHECK(access.access.block == block, "leases must follow the walk's accesses");
   const int slot = slot_id(access);
-  PreparedBlock prepared = lay_out(block, access.layouts, slot_memory(access));
+  PreparedBlock prepared =
+      lay_out_block(device_, model_, block, options_.compute_dtype, access.layouts, slot_memory(access));
   if (prefetcher_->fetches(next_access_)) {
     const Prefetcher::Landed landed = prefetcher_->take(next_access_);
     compute_->wait(landed.copied);

@@ -85,6 +85,11 @@ class Engine final : private LeaseOwner {
   static Plan plan_for(gpu::Device& device, const ModelSpec& model, const WalkSpec& walk,
                        const EngineOptions& options);
 
+  // What a lease of the block offers, with addresses that must not be used: for trainers that measure what
+  // their ops need before there is a plan.
+  static PreparedBlock shape_of(gpu::Device& device, const ModelSpec& model, BlockId block,
+                                DType compute_dtype);
+
   const Plan& plan() const { return plan_; }
   TensorStore& store() { return *store_; }
   const EngineOptions& options() const { return options_; }
@@ -144,7 +149,6 @@ class Engine final : private LeaseOwner {
   std::byte* slot_memory(const PlannedAccess& access) const;
   std::optional<gpu::Event>& slot_free(int slot);
   int slot_id(const PlannedAccess& access) const;
-  PreparedBlock lay_out(BlockId block, LayoutSet layouts, std::byte* memory) const;
   void prepare(BlockId block, const PreparedBlock& prepared, std::byte* landed);
   gpu::View raw_view(const BlockLayout& layout, int part, std::byte* landed, bool low) const;
   void wait_for_copy(const Ticket& ticket);

@@ -75,6 +75,40 @@ size_t packed_linear_bytes(gpu::Device& device, const BlockLayout& layout, const
   return aligned(packed_linear(device, layout, use, compute_dtype, weight_layout).size_bytes);
 }
 
+PreparedBlock lay_out_block(gpu::Device& device, const ModelSpec& model, BlockId block, DType compute_dtype,
+                            LayoutSet layouts, std::byte* memory) {
+  const BlockLayout layout(model, block);
+  const BlockSpec& spec = model.block(block);
+  PreparedBlock prepared;
+  for (int part = 0; part < static_cast<int>(spec.parts.size()); ++part) {
+    const BlockLayout::Part& placed = layout.part(part);
+    if (in_linear(spec, part)) {
+      prepared.plain_parts.emplace_back();
+      continue;
+    }
+    prepared.plain_parts.emplace_back(memory, compute_dtype, placed.rows, placed.cols);
+    memory += plain_part_bytes(placed, compute_dtype);
+  }
+  const auto place = [&](const LinearUse& use, gpu::WeightLayout weight_layout) {
+    gpu::PackedWeight weight = packed_linear(device, layout, use, compute_dtype, weight_layout);
+    weight.data = memory;
+    memory += aligned(weight.size_bytes);
+    return weight;
+  };
+  for (const LinearUse& use : spec.linears) {
+    PreparedBlock::Linear& linear = prepared.linears.emplace_back();
+    if (layouts.forward) linear.forward = place(use, gpu::WeightLayout::forward);
+    if (layouts.backward) linear.backward = place(use, gpu::WeightLayout::backward);
+  }
+  return prepared;
+}
+
+PreparedBlock Engine::shape_of(gpu::Device& device, const ModelSpec& model, BlockId block,
+                               DType compute_dtype) {
+  return lay_out_block(device, model, block, compute_dtype, {true, true},
+                       reinterpret_cast<std::byte*>(kPreparedAlignment));
+}
+
 std::vector<DType> waiting_dtypes(const ModelSpec& model, const WalkSpec& walk, DType compute_dtype) {
   std::vector<DType> dtypes(model.blocks.size(), compute_dtype);
   for (size_t block = 0; block < model.blocks.size(); ++block) {

@@ -19,6 +19,9 @@ size_t packed_linear_bytes(gpu::Device& device, const BlockLayout& layout, const
 // With exact size and without data.
 gpu::PackedWeight packed_linear(gpu::Device& device, const BlockLayout& layout, const LinearUse& use,
                                 DType compute_dtype, gpu::WeightLayout weight_layout);
+// Where a prepared block's views lie, from `memory` on.
+PreparedBlock lay_out_block(gpu::Device& device, const ModelSpec& model, BlockId block, DType compute_dtype,
+                            LayoutSet layouts, std::byte* memory);
 // Of each block's gradient in the host tier: the compute dtype, but fp32 where rows are still added there.
 std::vector<DType> waiting_dtypes(const ModelSpec& model, const WalkSpec& walk, DType compute_dtype);
 // Host staging of fetch_rows and offer_rows.

@@ -9,14 +9,30 @@
 
 namespace sluice {
 
-// A block's weights in device memory, as a lease offers them.
+// A block's weights in device memory, as an access offers them.
 struct PreparedBlock {
   struct Linear {
     gpu::PackedWeight forward;  // data is null where the access did not ask for the layout
     gpu::PackedWeight backward;
   };
-  std::vector<Linear> linears;   // by BlockSpec::linears
-  std::vector<gpu::View> plain;  // by part; empty where the part is in a LinearUse
+  std::vector<Linear> linears;         // by BlockSpec::linears
+  std::vector<gpu::View> plain_parts;  // by part; empty where the part is in a LinearUse
+
+  const gpu::PackedWeight& forward(int linear) const { return checked(at(linear).forward); }
+  const gpu::PackedWeight& backward(int linear) const { return checked(at(linear).backward); }
+  // (rows, cols) in the compute dtype.
+  const gpu::View& plain(int part) const {
+    const gpu::View& view = plain_parts.at(static_cast<size_t>(part));
+    SLUICE_CHECK(view.data != nullptr, "this part is used as a matmul weight");
+    return view;
+  }
+
+ private:
+  const Linear& at(int linear) const { return linears.at(static_cast<size_t>(linear)); }
+  static const gpu::PackedWeight& checked(const gpu::PackedWeight& weight) {
+    SLUICE_CHECK(weight.data != nullptr, "the access did not ask for this layout");
+    return weight;
+  }
 };
 
 // What gets a lease's memory back.
@@ -50,22 +66,10 @@ class Lease {
     stream.wait(stream_->record());
     stream_ = &stream;
   }
-  const gpu::PackedWeight& forward(int linear) const { return checked(at(linear).forward); }
-  const gpu::PackedWeight& backward(int linear) const { return checked(at(linear).backward); }
-  // (rows, cols) in the compute dtype.
-  const gpu::View& plain(int part) const {
-    const gpu::View& view = block_.plain.at(static_cast<size_t>(part));
-    SLUICE_CHECK(view.data != nullptr, "this part is used as a matmul weight");
-    return view;
-  }
+  const PreparedBlock& operator*() const { return block_; }
+  const PreparedBlock* operator->() const { return &block_; }
 
  private:
-  const PreparedBlock::Linear& at(int linear) const { return block_.linears.at(static_cast<size_t>(linear)); }
-  static const gpu::PackedWeight& checked(const gpu::PackedWeight& weight) {
-    SLUICE_CHECK(weight.data != nullptr, "the access did not ask for this layout");
-    return weight;
-  }
-
   LeaseOwner* owner_;
   int slot_;
   gpu::Stream* stream_;

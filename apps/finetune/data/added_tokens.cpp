@@ -54,12 +54,9 @@ AddedTokens::AddedTokens(const std::vector<AddedToken>& tokens, const Vocabulary
     if (token.special) special_[token.content] = true;
     id_end_ = std::max(id_end_, key + 1);
   }
-  for (const auto& [id, token] : by_id_) {
-    if (token.normalized) {
-      normalized_.add(normalized(normalizers, token.content), id);
-    } else {
-      raw_.add(token.content, id);
-    }
+  for (auto& [id, token] : by_id_) {
+    token.text = token.normalized ? normalized(normalizers, token.content) : token.content;
+    (token.normalized ? normalized_ : raw_).add(token.text, id);
   }
 }
 
@@ -73,8 +70,8 @@ int32_t AddedTokens::find(std::string_view content) const {
   return found == by_content_.end() ? -1 : found->second;
 }
 
-bool AddedTokens::is_special_content(std::string_view content) const {
-  return special_.contains(std::string(content));
+bool AddedTokens::is_special_text(std::string_view text) const {
+  return special_.contains(std::string(text));
 }
 
 // Two contents that are normalised to the same: the lower id counts, so that the order of the map does not.

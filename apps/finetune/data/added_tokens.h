@@ -21,6 +21,7 @@ struct AddedToken {
   bool rstrip = false;       // takes the white space behind it
   bool single_word = false;  // only where no letter or digit touches it
   bool normalized = false;   // looked for in normalised text, in its own normalised form
+  std::string text;          // what decoding sees: the content, normalised where that is wanted. Set by AddedTokens
 };
 
 // Tokens that are found in the text before the model sees it. Immutable, safe from any thread.
@@ -40,7 +41,8 @@ class AddedTokens {
   const AddedToken* find(int32_t id) const;
   // -1 when no added token has this content.
   int32_t find(std::string_view content) const;
-  bool is_special_content(std::string_view content) const;
+  // Decoding tells special tokens by their text, so that one changed by normalising is never skipped.
+  bool is_special_text(std::string_view text) const;
   // One above the greatest id; 0 when there are none.
   int32_t id_end() const { return id_end_; }
 

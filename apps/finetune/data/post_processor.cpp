@@ -100,7 +100,8 @@ void PostProcessor::trim(EncodedTokens& tokens, bool add_prefix_space) {
     uint32_t leading = leading_spaces(tokens.texts[i]);
     const uint32_t trailing = trailing_spaces(tokens.texts[i]);
     if (leading > 0) {
-      if (add_prefix_space && (i == 0 || span.begin == 0)) --leading;  // it is our own
+      // One space at the start is our own; more were not put there by us.
+      if (add_prefix_space && leading == 1 && (i == 0 || span.begin == 0)) leading = 0;
       span.begin = std::min(span.begin + leading, span.end);
     }
     if (trailing > 0 && span.end >= trailing) span.end = std::max(span.end - trailing, span.begin);

@@ -50,7 +50,7 @@ struct Regex::Code {
     auto result = std::make_shared<Code>();
     result->pattern = shown;
     result->code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(),
-                                     PCRE2_UTF | PCRE2_UCP | options, &error, &offset, nullptr));
+                                     PCRE2_UTF | options, &error, &offset, nullptr));
     if (!result->code)
       throw Error(ErrorKind::data,
                   "the pattern " + std::string(shown) + " does not compile: " + pcre2_message(error));
@@ -76,7 +76,7 @@ struct Regex::Scratch {
 
 // Ruby's ^ and $ match at every line; its newline is \n alone.
 Regex::Regex(std::string_view pattern)
-    : Regex(Code::compile("(*LF)" + rewrite_for_pcre2(pattern), pattern, PCRE2_MULTILINE)) {}
+    : Regex(Code::compile("(*LF)" + rewrite_for_pcre2(pattern), pattern, PCRE2_UCP | PCRE2_MULTILINE)) {}
 
 Regex::Regex(std::shared_ptr<const Code> code)
     : code_(std::move(code)), scratch_(std::make_unique<Scratch>(*code_)) {}

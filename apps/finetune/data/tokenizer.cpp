@@ -219,7 +219,7 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, Skip skip) const {
   tokens.reserve(ids.size());
   for (const int32_t id : ids) {
     std::optional<std::string> token = id_to_token(id);
-    if (!token || (skip == Skip::special && shared_->added.is_special_content(*token))) continue;
+    if (!token || (skip == Skip::special && shared_->added.is_special_text(*token))) continue;
     tokens.push_back(std::move(*token));
   }
   return shared_->decoder.decode(std::move(tokens));
@@ -231,7 +231,7 @@ int32_t Tokenizer::token_to_id(std::string_view token) const {
 }
 
 std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
-  if (const AddedToken* added = shared_->added.find(id)) return added->content;
+  if (const AddedToken* added = shared_->added.find(id)) return added->text;
   const Vocabulary& vocabulary = shared_->model->vocabulary();
   if (!vocabulary.has(id)) return std::nullopt;
   return std::string(vocabulary.token(id));
