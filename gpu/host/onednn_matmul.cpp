@@ -29,7 +29,7 @@ constexpr size_t kMaxPrimitives = 256;
 
 struct Key {
   DType operand;
-  int64_t rows, depth, cols, left_stride, out_stride;
+  int64_t rows, depth, cols;
   auto operator<=>(const Key&) const = default;
 };
 
@@ -62,8 +62,8 @@ class OneThread {
 dnnl::matmul::primitive_desc make_desc(const Key& key, const memory::desc& weights) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  const memory::desc left({key.rows, key.depth}, library_type(key.operand), memory::dims{key.left_stride, 1});
-  const memory::desc out({key.rows, key.cols}, memory::data_type::f32, memory::dims{key.out_stride, 1});
+  const memory::desc left({key.rows, key.depth}, library_type(key.operand), memory::format_tag::ab);
+  const memory::desc out({key.rows, key.cols}, memory::data_type::f32, memory::format_tag::ab);
   return {dnnl::matmul::desc(left, weights, out), attributes, cpu_engine()};
 }
 
@@ -93,7 +93,7 @@ class PrimitiveCache {
     if (found != layouts_.end()) return found->second;
     if (layouts_.size() >= kMaxPrimitives) layouts_.clear();
     const memory::desc any({depth, cols}, library_type(operand), memory::format_tag::any);
-    const Key shape{operand, kRows, depth, cols, depth, cols};
+    const Key shape{operand, kRows, depth, cols};
     return layouts_.emplace(key, make_desc(shape, any).weights_desc()).first->second;
   }
 
@@ -163,14 +163,14 @@ void OneDnnMatmul::pack(const PackJob& job) const {
   dnnl::reorder(source, target).execute(stream, {{DNNL_ARG_FROM, source}, {DNNL_ARG_TO, target}});
 }
 
-// Left rows padded to kFewRows, sums of one call, and the library's scratchpad.
+// Left rows made dense, sums of one call, and the library's scratchpad.
 struct Scratch {
   size_t left = 0, sums = 0, library = 0;
   size_t total() const { return left + sums + library; }
 };
 // The library asks for a scratchpad by shape; brgemm's is a few rows of the operands. Checked in multiply.
 Scratch scratch_layout(DType operand, int64_t depth) {
-  return {.left = aligned(static_cast<size_t>(kFewRows * depth) * size_bytes(operand)),
+  return {.left = aligned(static_cast<size_t>(kRows * depth) * size_bytes(operand)),
           .sums = aligned(static_cast<size_t>(kRows * kCols) * sizeof(float)),
           .library = aligned(static_cast<size_t>((kRows + kCols) * (depth + 256)) * sizeof(float))};
 }
@@ -192,27 +192,19 @@ void OneDnnMatmul::multiply_rows(const BlockProduct& product, int64_t row, int64
   const int64_t size = static_cast<int64_t>(size_bytes(operand_));
   const Scratch layout = scratch_layout(operand_, product.depth);
   const int64_t call_rows = rows == kRows ? kRows : kFewRows;
-  const View out = product.out.row_range(row, row + rows);
-  const View addend = product.addend.empty() ? View() : product.addend.row_range(row, row + rows);
   SLUICE_CHECK(product.left.depth_stride_bytes == 4);
+  // The library's fast kernels take dense rows only.
   const std::byte* left = product.left.data + row * product.left.row_stride_bytes;
-  int64_t left_stride = product.left.row_stride_bytes / size;
-  if (rows < call_rows) {
+  if (rows < call_rows || product.left.row_stride_bytes != product.depth * size) {
     for (int64_t r = 0; r < call_rows; ++r)
       std::memcpy(product.scratch + r * product.depth * size,
                   left + std::min(r, rows - 1) * product.left.row_stride_bytes,
                   static_cast<size_t>(product.depth * size));
     left = product.scratch;
-    left_stride = product.depth;
   }
-  const bool direct = out.dtype == DType::f32 && addend.empty() && rows == call_rows;
-  float* sums = direct ? out.row<float>(0) : reinterpret_cast<float*>(product.scratch + layout.left);
-  // A row stride below the row's length is what a single row or column may come with; the library refuses.
-  const int64_t sums_stride = direct ? out.stride : out.cols;
-  const auto primitive =
-      cache().get({operand_, call_rows, product.depth, out.cols, left_stride, sums_stride});
-  const size_t wanted = primitive->desc.scratchpad_desc().get_size();
-  SLUICE_CHECK(wanted <= layout.library);
+  float* sums = reinterpret_cast<float*>(product.scratch + layout.left);
+  const auto primitive = cache().get({operand_, call_rows, product.depth, product.out.cols});
+  SLUICE_CHECK(primitive->desc.scratchpad_desc().get_size() <= layout.library);
   dnnl::stream stream(cpu_engine());
   const auto at = [&](const memory::desc& desc, const void* data) {
     return memory(desc, cpu_engine(), const_cast<void*>(data));
@@ -223,7 +215,8 @@ void OneDnnMatmul::multiply_rows(const BlockProduct& product, int64_t row, int64
                {DNNL_ARG_DST, at(primitive->desc.dst_desc(), sums)},
                {DNNL_ARG_SCRATCHPAD,
                 at(primitive->desc.scratchpad_desc(), product.scratch + layout.left + layout.sums)}});
-  if (!direct) finish_rows(sums, sums_stride, addend, out);
+  const View addend = product.addend.empty() ? View() : product.addend.row_range(row, row + rows);
+  finish_rows(sums, product.out.cols, addend, product.out.row_range(row, row + rows));
 }
 
 LeftOperand OneDnnMatmul::pack_left(const View& source, std::byte* out) const {
