@@ -21,7 +21,7 @@ struct AddedToken {
   bool rstrip = false;       // takes the white space behind it
   bool single_word = false;  // only where no letter or digit touches it
   bool normalized = false;   // looked for in normalised text, in its own normalised form
-  std::string text;          // what decoding sees: the content, normalised where that is wanted. Set by AddedTokens
+  std::string text;  // what decoding sees: the content, normalised where that is wanted. Set by AddedTokens
 };
 
 // Tokens that are found in the text before the model sees it. Immutable, safe from any thread.
