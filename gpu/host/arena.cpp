@@ -56,7 +56,7 @@ class Arena::Memory final : public DeviceMemory {
     // Before the address can be handed out again.
     if (arena_.observer_) arena_.observer_->on_free(data_, mapped_bytes_);
     munmap(data_, mapped_bytes_);
-    arena_.give_back(size_bytes_);
+    arena_.budget_.give_back(size_bytes_);
   }
   std::byte* data() const override { return data_; }
   size_t size_bytes() const override { return size_bytes_; }
@@ -74,13 +74,13 @@ Arena::~Arena() {
 }
 
 std::unique_ptr<DeviceMemory> Arena::allocate(size_t size_bytes) {
-  reserve(size_bytes);
+  budget_.reserve(size_bytes);
   try {
     auto memory = std::make_unique<Memory>(*this, size_bytes);
     if (observer_) observer_->on_allocate(memory->data(), size_bytes);
     return memory;
   } catch (...) {
-    give_back(size_bytes);
+    budget_.give_back(size_bytes);
     throw;
   }
 }
@@ -92,26 +92,6 @@ bool Arena::contains(const std::byte* begin, size_t size_bytes) const {
   const auto& [first, size] = *std::prev(above);
   const size_t offset = static_cast<size_t>(begin - first);
   return offset <= size && size_bytes <= size - offset;
-}
-
-size_t Arena::used_bytes() const {
-  MutexLock lock(mutex_);
-  return used_bytes_;
-}
-
-void Arena::reserve(size_t size_bytes) {
-  MutexLock lock(mutex_);
-  if (limit_bytes_ != 0 && size_bytes > limit_bytes_ - used_bytes_) {
-    throw Error(ErrorKind::resource, "device memory: asked for " + std::to_string(size_bytes) + " bytes, " +
-                                         std::to_string(limit_bytes_ - used_bytes_) + " of " +
-                                         std::to_string(limit_bytes_) + " are free. Raise --device_memory.");
-  }
-  used_bytes_ += size_bytes;
-}
-
-void Arena::give_back(size_t size_bytes) {
-  MutexLock lock(mutex_);
-  used_bytes_ -= size_bytes;
 }
 
 }  // namespace sluice::gpu

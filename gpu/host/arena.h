@@ -6,6 +6,7 @@
 
 #include "engine/base/thread_annotations.h"
 #include "gpu/device.h"
+#include "gpu/memory_budget.h"
 #include "gpu/stream_hooks.h"
 
 namespace sluice::gpu {
@@ -17,7 +18,7 @@ class Arena {
  public:
   // limit_bytes 0: no limit. The observer may be null.
   Arena(size_t limit_bytes, std::shared_ptr<StreamObserver> observer)
-      : limit_bytes_(limit_bytes), observer_(std::move(observer)) {}
+      : budget_(limit_bytes), observer_(std::move(observer)) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -26,17 +27,14 @@ class Arena {
   std::unique_ptr<DeviceMemory> allocate(size_t size_bytes) EXCLUDES(mutex_);
   // Whether the range lies within one allocation.
   bool contains(const std::byte* begin, size_t size_bytes) const EXCLUDES(mutex_);
-  size_t used_bytes() const EXCLUDES(mutex_);
+  size_t used_bytes() const { return budget_.used_bytes(); }
 
  private:
   class Memory;
-  void reserve(size_t size_bytes) EXCLUDES(mutex_);
-  void give_back(size_t size_bytes) EXCLUDES(mutex_);
 
-  const size_t limit_bytes_;
+  MemoryBudget budget_;
   const std::shared_ptr<StreamObserver> observer_;
   mutable Mutex mutex_;
-  size_t used_bytes_ GUARDED_BY(mutex_) = 0;
   std::map<const std::byte*, size_t> allocations_ GUARDED_BY(mutex_);  // begin to size
 };
 
