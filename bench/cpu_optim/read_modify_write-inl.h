@@ -1,0 +1,74 @@
+// What memory allows an optimizer, once per instruction set: the same streams, read and written in place with
+// the same widths and store kinds, and next to no arithmetic.
+
+#if defined(SLUICE_READ_MODIFY_WRITE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef SLUICE_READ_MODIFY_WRITE_INL_H
+#undef SLUICE_READ_MODIFY_WRITE_INL_H
+#else
+#define SLUICE_READ_MODIFY_WRITE_INL_H
+#endif
+
+#include <cstdint>
+
+#include "bench/cpu_optim/streams.h"
+#include "hwy/cache_control.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::cpu_optim {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Tag = hn::ScalableTag<uint32_t>;
+inline constexpr int64_t kBlock = 32;  // elements: two cache lines of fp32, one of 16-bit numbers
+
+// One block of each stream: kFloats fp32 streams and kWords 16-bit streams in place, one 16-bit stream read,
+// and with kStreamed one 16-bit stream written past the cache.
+template <int kFloats, int kWords, bool kStreamed>
+HWY_INLINE hn::Vec<Tag> touch_block(const Streams& streams, int64_t i, hn::Vec<Tag> mix) {
+  const Tag d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto bump = [&](uint32_t* line) HWY_ATTR { hn::StoreU(hn::Add(hn::LoadU(d, line), mix), d, line); };
+  for (int64_t lane = 0; lane < kBlock / 2; lane += lanes) {
+    const int64_t word = i / 2 + lane;  // 16-bit streams as pairs of elements
+    mix = hn::Or(mix, hn::And(hn::LoadU(d, streams.gradient + word), hn::Set(d, streams.mask)));
+    for (int k = 0; k < kWords; ++k) bump(streams.words[k] + word);
+    for (int k = 0; k < kFloats; ++k) {
+      bump(streams.floats[k] + i + 2 * lane);
+      bump(streams.floats[k] + i + 2 * lane + lanes);
+    }
+    if (kStreamed) hn::Stream(mix, d, streams.streamed + word);
+  }
+  return mix;
+}
+
+template <int kFloats, int kWords, bool kStreamed>
+void touch(const Streams& streams, int64_t begin, int64_t count, int64_t distance) {
+  auto mix = hn::Zero(Tag());
+  for (int64_t i = begin; i + kBlock <= begin + count; i += kBlock) {
+    if (distance > 0) {
+      const int64_t ahead = i + distance;
+      hwy::Prefetch(streams.gradient + ahead / 2);
+      for (int k = 0; k < kWords; ++k) hwy::Prefetch(streams.words[k] + ahead / 2);
+      for (int k = 0; k < kFloats; ++k) {
+        hwy::Prefetch(streams.floats[k] + ahead);
+        hwy::Prefetch(streams.floats[k] + ahead + 16);
+      }
+    }
+    mix = touch_block<kFloats, kWords, kStreamed>(streams, i, mix);
+  }
+  hwy::FlushStream();
+}
+
+void touch_split(const Streams& streams, int64_t begin, int64_t count, int64_t distance) {
+  touch<2, 2, false>(streams, begin, count, distance);
+}
+void touch_fp32(const Streams& streams, int64_t begin, int64_t count, int64_t distance) {
+  touch<3, 0, true>(streams, begin, count, distance);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sluice::cpu_optim
+HWY_AFTER_NAMESPACE();
+
+#endif
