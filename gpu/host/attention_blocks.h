@@ -1,0 +1,88 @@
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/base/math.h"
+#include "gpu/host/attention_rows.h"
+#include "gpu/host/kernel_table.h"
+#include "gpu/host/panel.h"
+#include "gpu/ops/attention.h"
+#include "gpu/ops/ops.h"
+
+// What forward and backward attention share: fixed sizes, scratch, and products on panels.
+namespace sluice::gpu::host {
+
+// Changing these changes bits (no: only of the backward; a new kernel table id then).
+constexpr int64_t kQueryBlock = 32;
+constexpr int64_t kPanelWidth = 32;
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr float kLn2 = 0.693147180559945309417f;
+
+// Keys padded to whole panels, plus a line, so that rows of scores do not all fall into the same cache sets.
+inline int64_t score_stride(int64_t key_count) {
+  return round_up(key_count, kPanelWidth) + 16;
+}
+
+// Hands out aligned pieces of a worker's scratch, or (no memory) counts them.
+class ScratchCutter {
+ public:
+  explicit ScratchCutter(std::byte* begin) : begin_(begin) {}
+  template <class T = std::byte>
+  T* take(int64_t count) {
+    T* piece = begin_ != nullptr ? reinterpret_cast<T*>(begin_ + used_) : nullptr;
+    used_ += round_up(static_cast<size_t>(count) * sizeof(T), kScratchAlignment);
+    return piece;
+  }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* begin_;
+  size_t used_ = 0;
+};
+
+// b of a product: panels of kPanelWidth columns, one behind the other.
+struct Panels {
+  std::byte* data = nullptr;
+  int64_t depth = 0;
+  int64_t cols = 0;
+  size_t panel_bytes = 0;
+
+  static Panels take(ScratchCutter& scratch, DType operand, int64_t depth, int64_t cols) {
+    Panels panels{nullptr, depth, cols, host::panel_bytes(operand, depth, kPanelWidth)};
+    const int64_t count = divide_up(cols, kPanelWidth);
+    panels.data = scratch.take(count * static_cast<int64_t>(panels.panel_bytes));
+    return panels;
+  }
+};
+
+// b[d][c] = source[d][c] or source[c][d]; the panels' depth and columns become the source's.
+void pack_panels(const PanelKernel& kernel, const View& source, PackOrder order, Panels& panels);
+
+// Rows of fp32 output, whole panels wide.
+struct Product {
+  LeftOperand left;
+  int64_t rows = 0;
+  int64_t depth = 0;
+  int64_t cols = 0;  // rounded up to whole panels
+  bool add = false;
+  float* out = nullptr;
+  int64_t out_stride = 0;
+};
+void multiply_panels(const PanelKernel& kernel, const Product& product, const Panels& panels);
+
+// Rows of a view as left operand; where the kernel multiplies fp32 and the view is bf16, through `widened`.
+LeftOperand left_rows(const PanelKernel& kernel, const View& rows, float* widened);
+
+inline View head(const View& view, int64_t index, int64_t head_dim) {
+  return view.col_range(index * head_dim, (index + 1) * head_dim);
+}
+
+inline const PanelKernel& attention_kernel(DType dtype, const PanelKernel* chosen) {
+  return chosen != nullptr ? *chosen : kernel_table().attention(dtype);
+}
+
+// Fills rows that no range covers with zeros. Ranges are (begin, count).
+void zero_uncovered(const View& view, const std::vector<std::pair<int64_t, int64_t>>& ranges);
+
+}  // namespace sluice::gpu::host
