@@ -43,7 +43,7 @@ HWY_INLINE Element adam(Element old, FloatVec gradient, const AdamStep& step) {
   return {w, m, v};
 }
 
-// Elements between a load and its prefetch. Flat from 256 to 2048 (bench_optimizer, facts/optimizer.md).
+// Elements between a load and its prefetch. Flat from 256 to 2048 (facts/optimizer.md).
 inline constexpr int64_t kPrefetchDistance = 512;
 // Elements between two rounds of prefetches: a cache line of 16-bit numbers, two of fp32.
 inline constexpr int64_t kBlock = std::max<int64_t>(32, kMaxPair);
