@@ -72,6 +72,7 @@ OptionTable::Outcome OptionTable::parse(std::span<const std::string> arguments) 
     words.push_back(text);
   }
   std::vector<const char*> pointers;
+  pointers.reserve(words.size());
   for (const std::string& word : words) pointers.push_back(word.c_str());
 
   cxxopts::Options options(words[0]);
