@@ -5,7 +5,8 @@
 #include "gpu/ops/elementwise.h"
 
 // Launchers: each puts one kernel into the stream of the current device and returns. Bits equal the
-// reference's. One element a thread and access, so about as fast as memory for contiguous fp32 only.
+// reference's, except which NaN a NaN is. One element a thread and access, so about as fast as memory for
+// contiguous fp32 only.
 namespace sluice::gpu::cuda {
 
 void launch(const Cast& op, cudaStream_t stream);
