@@ -1,6 +1,7 @@
 // Oniguruma's Ruby syntax, as tokenizer.json files use it, to PCRE2.
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <vector>
@@ -99,10 +100,19 @@ std::string inside_brackets(std::span<const CodePointRange> ranges) {
   return text;
 }
 
+// A byte that ASCII text never holds stands for every other character: one atom as well, and inside brackets
+// too.
+const char* const kNeverInAscii = "\\xff";
+
 // What stands inside [...] for the class `name` of the oracle. PCRE2's own property where that, with a few
 // ranges added, comes to the same: it is looked up in a table, while ranges are tried one after the other.
-std::string class_text(std::string_view name, bool negated) {
+std::string class_text(std::string_view name, bool negated, RegexText text) {
   const std::span<const CodePointRange> wanted = unicode_class(name);
+  if (text == RegexText::ascii) {
+    const Ranges ascii = minus(wanted, std::array{CodePointRange{0x80, kLast}});
+    if (negated) return inside_brackets(minus(complement(ascii), std::array{CodePointRange{0x100, kLast}}));
+    return ascii.empty() ? kNeverInAscii : inside_brackets(ascii);
+  }
   if (name == "s")
     return inside_brackets(negated ? complement(wanted) : Ranges(wanted.begin(), wanted.end()));
   const std::string property = "p{" + std::string(name) + "}";
@@ -119,7 +129,7 @@ const char* const kWord = "\\p{Alphabetic}\\p{L}\\p{M}\\p{Nd}\\p{Pc}";
 
 class Rewriter {
  public:
-  explicit Rewriter(std::string_view pattern) : pattern_(pattern) {}
+  Rewriter(std::string_view pattern, RegexText text) : pattern_(pattern), text_(text) {}
 
   std::string run() {
     while (at_ < pattern_.size()) step();
@@ -137,6 +147,11 @@ class Rewriter {
   void step() {
     const char c = pattern_[at_];
     if (c == '\\') return escape();
+    if (text_ == RegexText::ascii && static_cast<uint8_t>(c) >= 0x80) {
+      out_ += kNeverInAscii;
+      at_ += utf8::length(c);
+      return;
+    }
     if (in_class_) return class_character(c);
     if (c == '[') return open_class();
     if (c == '(' && follows("(?")) check_group();
@@ -180,6 +195,8 @@ class Rewriter {
     }
   }
 
+  const char* word() const { return text_ == RegexText::ascii ? "A-Za-z0-9_" : kWord; }
+
   void put_class(const std::string& inside) { out_ += in_class_ ? inside : "[" + inside + "]"; }
 
   void escape() {
@@ -193,16 +210,16 @@ class Rewriter {
     switch (c) {
       case 's':
       case 'S':
-        put_class(class_text("s", c == 'S'));
+        put_class(class_text("s", c == 'S', text_));
         at_ += 2;
         return;
       case 'w':
-        put_class(kWord);
+        put_class(word());
         at_ += 2;
         return;
       case 'W':
         if (in_class_) refuse("\\W inside a character class is not supported");
-        return replace("[^" + std::string(kWord) + "]");
+        return replace("[^" + std::string(word()) + "]");
       case 'h':  // a hexadecimal digit in Ruby, horizontal space in PCRE2
         put_class("0-9a-fA-F");
         at_ += 2;
@@ -214,16 +231,34 @@ class Rewriter {
       default:
         break;
     }
+    if (c == 'x' && text_ == RegexText::ascii && hexadecimal_beyond_ascii()) return;
     if (std::string_view("HRXKGyYONCQE").find(c) != std::string_view::npos)
       refuse(std::string("the escape \\") + c + " is not supported");
     copy(2);
+  }
+
+  // \xHH or \x{H...} over 0x7f; taken if it is one.
+  bool hexadecimal_beyond_ascii() {
+    const size_t brace = at_ + 2 < pattern_.size() && pattern_[at_ + 2] == '{' ? 1 : 0;
+    size_t end = at_ + 2 + brace;
+    uint32_t value = 0;
+    while (end < pattern_.size() && std::isxdigit(static_cast<unsigned char>(pattern_[end])) != 0 &&
+           (brace == 1 || end < at_ + 4)) {
+      value = std::min<uint32_t>(value, 0xffffff) * 16 +
+              static_cast<uint32_t>(std::stoi(std::string(1, pattern_[end++]), nullptr, 16));
+    }
+    if (value < 0x80) return false;
+    out_ += kNeverInAscii;
+    at_ = std::min(end + brace, pattern_.size());
+    return true;
   }
 
   void code_unit() {
     const std::string_view digits = pattern_.substr(std::min(at_ + 2, pattern_.size()), 4);
     if (digits.size() < 4 || digits.find_first_not_of("0123456789abcdefABCDEF") != std::string_view::npos)
       refuse("\\u wants four hexadecimal digits");
-    out_ += "\\x{" + std::string(digits) + "}";
+    const bool beyond = text_ == RegexText::ascii && std::stoi(std::string(digits), nullptr, 16) >= 0x80;
+    out_ += beyond ? kNeverInAscii : "\\x{" + std::string(digits) + "}";
     at_ += 6;
   }
 
@@ -242,7 +277,7 @@ class Rewriter {
       negated = !negated;
       name.remove_prefix(1);
     }
-    if (!unicode_class(name).empty()) return put_class(class_text(name, negated));
+    if (!unicode_class(name).empty()) return put_class(class_text(name, negated, text_));
     // A script: PCRE2 would take Script_Extensions, Oniguruma takes Script.
     std::string text = (negated ? "\\P{" : "\\p{") + std::string(name) + "}";
     if (name.size() > 2) {
@@ -253,6 +288,7 @@ class Rewriter {
   }
 
   std::string_view pattern_;
+  RegexText text_;
   std::string out_;
   size_t at_ = 0;
   bool in_class_ = false;
@@ -260,8 +296,8 @@ class Rewriter {
 
 }  // namespace
 
-std::string rewrite_for_pcre2(std::string_view pattern) {
-  return Rewriter(pattern).run();
+std::string rewrite_for_pcre2(std::string_view pattern, RegexText text) {
+  return Rewriter(pattern, text).run();
 }
 
 }  // namespace sluice
