@@ -82,4 +82,27 @@ const MatmulKernel* library_matmul(DType operand) {
   return operand == DType::f32 ? &kernel : nullptr;
 }
 
+// On one thread: Eigen has none of its own here.
+LibraryProduct make_library_product(const LibraryShape& shape, const void* right, int) {
+  if (shape.operand != DType::f32 || shape.out != DType::f32) return nullptr;
+  return [shape, right](const void* left, void* out) {
+    const bool left_turned = shape.left_turned, right_turned = shape.right == PackOrder::depth_is_col;
+    const auto plain = [](const void* data, int64_t rows, int64_t cols) {
+      return Rows(static_cast<const float*>(data), rows, cols, Eigen::OuterStride<>(cols));
+    };
+    const Rows a = left_turned ? plain(left, shape.depth, shape.rows) : plain(left, shape.rows, shape.depth);
+    const Rows b =
+        right_turned ? plain(right, shape.cols, shape.depth) : plain(right, shape.depth, shape.cols);
+    Eigen::Map<Matrix> c(static_cast<float*>(out), shape.rows, shape.cols);
+    if (left_turned && right_turned)
+      c.noalias() = a.transpose() * b.transpose();
+    else if (left_turned)
+      c.noalias() = a.transpose() * b;
+    else if (right_turned)
+      c.noalias() = a * b.transpose();
+    else
+      c.noalias() = a * b;
+  };
+}
+
 }  // namespace sluice::gpu::host

@@ -48,12 +48,12 @@ memory::data_type library_type(DType dtype) {
 }
 
 // The library's threads are OpenMP's: the number is the calling thread's own setting.
-class OneThread {
+class OpenMpThreads {
  public:
-  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
+  explicit OpenMpThreads(int count) : before_(omp_get_max_threads()) { omp_set_num_threads(count); }
+  ~OpenMpThreads() { omp_set_num_threads(before_); }
+  OpenMpThreads(const OpenMpThreads&) = delete;
+  OpenMpThreads& operator=(const OpenMpThreads&) = delete;
 
  private:
   int before_;
@@ -118,7 +118,7 @@ class OneDnnMatmul final : public MatmulKernel {
   DType operand() const override { return operand_; }
   int64_t block_cols() const override { return kCols; }
   size_t block_bytes(int64_t depth) const override {
-    const OneThread one;
+    const OpenMpThreads one(1);
     return depth == 0 ? 0 : aligned(cache().packed(operand_, depth, kCols).get_size());
   }
   size_t pack_scratch_bytes(int64_t depth) const override {
@@ -150,7 +150,7 @@ PanelPack plain(const PackJob& job) {
 
 void OneDnnMatmul::pack(const PackJob& job) const {
   if (job.depth == 0 || job.col_count == 0) return;
-  const OneThread one;
+  const OpenMpThreads one(1);
   copy_rows(plain(job), operand_);
   const memory::dims strides =
       job.order == PackOrder::depth_is_col ? memory::dims{1, job.depth} : memory::dims{job.col_count, 1};
@@ -181,7 +181,7 @@ size_t OneDnnMatmul::product_scratch_bytes(int64_t depth, int64_t) const {
 
 void OneDnnMatmul::multiply(const BlockProduct& product) const {
   if (product.depth == 0) return finish_rows(nullptr, 0, product.addend, product.out);
-  const OneThread one;
+  const OpenMpThreads one(1);
   int64_t row = 0;
   for (; row + kRows <= product.row_count; row += kRows) multiply_rows(product, row, kRows);
   for (; row < product.row_count; row += kFewRows)
@@ -238,6 +238,41 @@ const MatmulKernel* library_matmul(DType operand) {
                                dnnl::get_effective_cpu_isa() != dnnl::cpu_isa::avx2_vnni;
   if (operand == DType::bf16) return has_bf16 ? &bf16 : nullptr;
   return &f32;
+}
+
+LibraryProduct make_library_product(const LibraryShape& shape, const void* right, int thread_count) {
+  if (library_matmul(shape.operand) == nullptr) return nullptr;
+  const OpenMpThreads threads(thread_count);
+  const auto strides = [](int64_t rows, int64_t cols, bool turned) {
+    return turned ? memory::dims{1, rows} : memory::dims{cols, 1};
+  };
+  const memory::data_type type = library_type(shape.operand);
+  const memory::desc left({shape.rows, shape.depth}, type,
+                          strides(shape.rows, shape.depth, shape.left_turned));
+  const memory::desc plain({shape.depth, shape.cols}, type,
+                           strides(shape.depth, shape.cols, shape.right == PackOrder::depth_is_col));
+  const memory::desc any({shape.depth, shape.cols}, type, memory::format_tag::any);
+  const memory::desc out({shape.rows, shape.cols}, library_type(shape.out), memory::format_tag::ab);
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  const dnnl::matmul::primitive_desc desc({left, shape.pack_right ? any : plain, out}, attributes,
+                                          cpu_engine());
+  memory weights(plain, cpu_engine(), const_cast<void*>(right));
+  if (shape.pack_right) {
+    dnnl::stream stream(cpu_engine());
+    memory packed(desc.weights_desc(), cpu_engine());
+    dnnl::reorder(weights, packed).execute(stream, weights, packed);
+    weights = packed;
+  }
+  const memory scratch(desc.scratchpad_desc(), cpu_engine());
+  return [desc, primitive = dnnl::matmul(desc), weights, scratch, thread_count](const void* a, void* c) {
+    const OpenMpThreads own(thread_count);
+    dnnl::stream stream(cpu_engine());
+    primitive.execute(stream, {{DNNL_ARG_SRC, memory(desc.src_desc(), cpu_engine(), const_cast<void*>(a))},
+                               {DNNL_ARG_WEIGHTS, weights},
+                               {DNNL_ARG_DST, memory(desc.dst_desc(), cpu_engine(), c)},
+                               {DNNL_ARG_SCRATCHPAD, scratch}});
+  };
 }
 
 }  // namespace sluice::gpu::host
