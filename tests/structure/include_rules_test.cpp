@@ -85,6 +85,7 @@ const std::vector<ForeignRule>& foreign_rules() {
         "curand", "cufile", "device_launch_parameters"},
        {"gpu/cuda/"}},
       {"oneDNN headers", {"dnnl", "oneapi/dnnl/"}, {"gpu/host/", "bench/", "tests/"}},
+      {"Eigen headers", {"Eigen/"}, {"gpu/host/", "bench/", "tests/"}},
       {"oneTBB headers (the pool is injected)", {"tbb/", "oneapi/tbb"}, {"apps/", "bench/", "tests/"}},
       {"io_uring headers", {"liburing", "linux/io_uring"}, {"io/"}},
       {"command-line options", {"cxxopts"}, {"apps/"}},
