@@ -100,6 +100,7 @@ class Handler final : public nlohmann::json_sax<json> {
     if (mode_ == Mode::skip) return close_skipped();
     if (mode_ == Mode::merge_pair) {
       if (parts_ != 2) bad_merge("a list of " + std::to_string(parts_) + " tokens");
+      add_merge(left_, right_);
       mode_ = Mode::merges;
       return true;
     }
@@ -129,7 +130,7 @@ class Handler final : public nlohmann::json_sax<json> {
   }
   [[noreturn]] void bad_merge(const std::string& what) const {
     throw Error(ErrorKind::data, "merge " + std::to_string(out_.merges.pairs.size()) + " is " + what +
-                                     " instead of two tokens");
+                                     ", not a pair of tokens");
   }
 
   template <class Value>
@@ -177,8 +178,7 @@ class Handler final : public nlohmann::json_sax<json> {
     return true;
   }
   bool merge_part(std::string& part) {
-    if (++parts_ == 1) left_ = std::move(part);
-    if (parts_ == 2) add_merge(left_, part);
+    (++parts_ == 1 ? left_ : right_) = std::move(part);
     return true;
   }
   void add_merge(const std::string& left, const std::string& right) {
@@ -196,7 +196,7 @@ class Handler final : public nlohmann::json_sax<json> {
   std::vector<json*> stack_;       // open containers of `rest`
   std::vector<std::string> keys_;  // the key reached in each of them
   std::string key_;
-  std::string left_;
+  std::string left_, right_;  // of the merge being read
   size_t parts_ = 0;
   size_t skip_depth_ = 0;
 };
