@@ -50,8 +50,9 @@ class EigenMatmul final : public MatmulKernel {
     return static_cast<size_t>(depth * kLeftRows) * sizeof(float);
   }
   LeftOperand pack_left(const View& source, std::byte* out) const override {
-    copy_transposed(source, DType::f32, out);
-    return {out, source.rows * static_cast<int64_t>(sizeof(float)), 4};
+    const int64_t stride = source.rows * static_cast<int64_t>(sizeof(float));
+    copy_transposed(source, DType::f32, out, stride);
+    return {out, stride, 4};
   }
 
  private:

@@ -50,6 +50,16 @@ LeftOperand plain_left(const View& rows) {
   return {rows.data, rows.stride * static_cast<int64_t>(size_bytes(rows.dtype)), 4};
 }
 
+// Rows of a task: 64 to 256, and where the depth allows it no more than 384 KiB, so that they stay in L2
+// beside a block of b while the whole of b goes by.
+int64_t chosen_row_chunk(const MatmulKernel& kernel, int64_t depth, const LinearOptions& options) {
+  if (options.row_chunk > 0) return options.row_chunk;
+  const int64_t row_bytes = std::max<int64_t>(1, depth) * static_cast<int64_t>(size_bytes(kernel.operand()));
+  int64_t rows = 256;
+  while (rows > 64 && rows * row_bytes > 384 * 1024) rows /= 2;
+  return rows;
+}
+
 struct RowsScratch {
   size_t upcast_bytes = 0;
   size_t product_bytes = 0;
@@ -63,6 +73,15 @@ RowsScratch rows_scratch(const MatmulKernel& kernel, DType dtype, int64_t rows, 
           .product_bytes = aligned(kernel.product_scratch_bytes(depth, chunk))};
 }
 
+size_t rows_workspace_bytes(const View& left, const PackedWeight& weight, int thread_count,
+                            const LinearOptions& options) {
+  const MatmulKernel& kernel = kernel_for(left.dtype, options);
+  const int64_t depth = right_shape(weight).depth;
+  return rows_scratch(kernel, left.dtype, left.rows, depth, chosen_row_chunk(kernel, depth, options))
+             .total() *
+         static_cast<size_t>(thread_count);
+}
+
 // out = left * b (+ addend) for all rows, in tasks of (row chunk, blocks of b). Column parts come outermost
 // and have 4 MiB at most, so that tasks that run together share them in the last-level cache.
 void multiply_rows(const View& left, const PackedWeight& weight, const View& addend, const View& out,
@@ -74,17 +93,18 @@ void multiply_rows(const View& left, const PackedWeight& weight, const View& add
   const int64_t blocks = block_count(kernel, right.cols);
   const size_t block_bytes = kernel.block_bytes(right.depth);
   SLUICE_CHECK(weight.size_bytes >= static_cast<size_t>(blocks) * block_bytes);
-  const RowsScratch scratch = rows_scratch(kernel, left.dtype, left.rows, right.depth, options.row_chunk);
+  const int64_t row_chunk = chosen_row_chunk(kernel, right.depth, options);
+  const RowsScratch scratch = rows_scratch(kernel, left.dtype, left.rows, right.depth, row_chunk);
   check_workspace(workspace, scratch.total() * static_cast<size_t>(executor.thread_count()));
-  const int64_t chunks = divide_up(left.rows, options.row_chunk);
+  const int64_t chunks = divide_up(left.rows, row_chunk);
   const int64_t wanted_parts = std::max(divide_up<int64_t>(4 * executor.thread_count(), chunks),
                                         static_cast<int64_t>(weight.size_bytes / kPartBytes));
   const int64_t part_blocks = divide_up(blocks, std::clamp<int64_t>(wanted_parts, 1, blocks));
   const int64_t parts = divide_up(blocks, part_blocks);
 
   executor.run(chunks * parts, [&](int64_t task, int worker) {
-    const int64_t row_begin = task % chunks * options.row_chunk;
-    const int64_t row_end = std::min(left.rows, row_begin + options.row_chunk);
+    const int64_t row_begin = task % chunks * row_chunk;
+    const int64_t row_end = std::min(left.rows, row_begin + row_chunk);
     std::byte* own = workspace.data + static_cast<size_t>(worker) * scratch.total();
     const View rows = left.row_range(row_begin, row_end);
     BlockProduct product{
@@ -150,10 +170,7 @@ void run(const LinearPack& op, Executor& executor, Workspace workspace, const Li
 }
 
 size_t workspace_bytes(const LinearForward& op, int thread_count, const LinearOptions& options) {
-  const MatmulKernel& kernel = kernel_for(op.x.dtype, options);
-  return rows_scratch(kernel, op.x.dtype, op.x.rows, right_shape(op.weight).depth, options.row_chunk)
-             .total() *
-         static_cast<size_t>(thread_count);
+  return rows_workspace_bytes(op.x, op.weight, thread_count, options);
 }
 
 void run(const LinearForward& op, Executor& executor, Workspace workspace, const LinearOptions& options) {
@@ -162,10 +179,7 @@ void run(const LinearForward& op, Executor& executor, Workspace workspace, const
 }
 
 size_t workspace_bytes(const LinearBackwardInput& op, int thread_count, const LinearOptions& options) {
-  const MatmulKernel& kernel = kernel_for(op.dy.dtype, options);
-  return rows_scratch(kernel, op.dy.dtype, op.dy.rows, right_shape(op.weight).depth, options.row_chunk)
-             .total() *
-         static_cast<size_t>(thread_count);
+  return rows_workspace_bytes(op.dy, op.weight, thread_count, options);
 }
 
 void run(const LinearBackwardInput& op, Executor& executor, Workspace workspace,

@@ -13,7 +13,7 @@ namespace sluice::gpu::host {
 
 struct LinearOptions {
   const MatmulKernel* kernel = nullptr;  // null: the table's for the dtype
-  int64_t row_chunk = 64;                // rows of one task
+  int64_t row_chunk = 0;                 // rows of one task; 0: as many as the L2 cache likes
 };
 
 void run(const LinearPack& op, Executor& executor, Workspace workspace, const LinearOptions& options = {});

@@ -2,11 +2,18 @@
 
 #include <algorithm>
 
+#include "engine/base/math.h"
+
 namespace sluice::gpu::host {
 namespace {
 
 const std::byte* advance(const std::byte* data, int64_t bytes) {
   return data + bytes;
+}
+
+// Whole vectors, and a line more: rows that lie a power of two apart would share the same few cache sets.
+int64_t left_stride_bytes(DType operand, int64_t depth) {
+  return round_up(depth * static_cast<int64_t>(size_bytes(operand)), int64_t{64}) + 64;
 }
 
 }  // namespace
@@ -63,16 +70,14 @@ void PanelMatmul::multiply(const BlockProduct& product) const {
   } while (begin < product.depth);
 }
 
+size_t PanelMatmul::left_bytes(int64_t depth) const {
+  return static_cast<size_t>(left_stride_bytes(kernel_.operand, depth) * kLeftRows);
+}
+
 LeftOperand PanelMatmul::pack_left(const View& source, std::byte* out) const {
-  const PackRows rows{source, {}};
-  kernel_.pack({.sources = {&rows, 1},
-                .order = PackOrder::depth_is_row,
-                .depth = source.rows,
-                .col_begin = 0,
-                .col_count = source.cols,
-                .width = kLeftRows,
-                .panel = out});
-  return {out, 4, kLeftRows * 4};
+  const int64_t stride = left_stride_bytes(kernel_.operand, source.rows);
+  kernel_.turn(source, out, stride);
+  return {out, stride, 4};
 }
 
 }  // namespace sluice::gpu::host

@@ -18,7 +18,7 @@ class PanelMatmul final : public MatmulKernel {
   void pack(const PackJob& job) const override;
   size_t product_scratch_bytes(int64_t depth, int64_t max_rows) const override;
   void multiply(const BlockProduct& product) const override;
-  size_t left_bytes(int64_t depth) const override { return panel_bytes(kernel_.operand, depth, kLeftRows); }
+  size_t left_bytes(int64_t depth) const override;
   LeftOperand pack_left(const View& source, std::byte* out) const override;
 
  private:

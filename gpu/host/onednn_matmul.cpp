@@ -220,8 +220,9 @@ void OneDnnMatmul::multiply_rows(const BlockProduct& product, int64_t row, int64
 }
 
 LeftOperand OneDnnMatmul::pack_left(const View& source, std::byte* out) const {
-  copy_transposed(source, operand_, out);
-  return {out, source.rows * static_cast<int64_t>(size_bytes(operand_)), 4};
+  const int64_t stride = source.rows * static_cast<int64_t>(size_bytes(operand_));
+  copy_transposed(source, operand_, out, stride);
+  return {out, stride, 4};
 }
 
 }  // namespace

@@ -45,6 +45,9 @@ struct PanelKernel {
   const char* name = nullptr;
   DType operand = DType::f32;
   void (*pack)(const PanelPack& job) = nullptr;
+  // out[c][r] = source[r][c] in the operand's dtype, `stride_bytes` (a multiple of 64) from row to row of
+  // out: a left operand whose depths lie side by side.
+  void (*turn)(const View& source, std::byte* out, int64_t stride_bytes) = nullptr;
   void (*multiply)(const Tile& tile) = nullptr;
 };
 

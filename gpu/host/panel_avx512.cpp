@@ -26,7 +26,8 @@ HWY_POP_ATTRIBUTES
 namespace sluice::gpu::host {
 
 const PanelKernel& avx512_panel() {
-  static constexpr PanelKernel kKernel{"avx512_fp32", DType::f32, pack_panel<false>, multiply_panel<Float>};
+  static constexpr PanelKernel kKernel{"avx512_fp32", DType::f32, pack_panel<false>, turn<false>,
+                                       multiply_panel<Float>};
   return kKernel;
 }
 

@@ -149,6 +149,37 @@ void pack_depth_cols(const PanelPack& job) {
   }
 }
 
+// Lanes of 32 bits (an fp32, or two rows of bf16 side by side) go through the transpose in squares of 16.
+template <bool bf16>
+void turn(const View& source, std::byte* out, int64_t stride_bytes) {
+  constexpr int64_t kStep = bf16 ? 2 : 1;
+  const PackRows whole{source, {}};
+  const StackedRows rows({&whole, 1});
+  for (int64_t r = 0; r < source.rows; r += 16 * kStep) {
+    for (int64_t c = 0; c < source.cols; c += 16) {
+      const __mmask16 mask = lane_mask(source.cols - c);
+      __m512i lanes[16];
+      for (int64_t i = 0; i < 16; ++i) {
+        const int64_t row = r + i * kStep;
+        lanes[i] = _mm512_setzero_si512();
+        if (row >= source.rows) continue;
+        if constexpr (bf16) {
+          lanes[i] = load_bf16_bits(rows[row], c, mask);
+          if (row + 1 < source.rows)
+            lanes[i] =
+                _mm512_or_si512(lanes[i], _mm512_slli_epi32(load_bf16_bits(rows[row + 1], c, mask), 16));
+        } else {
+          lanes[i] = _mm512_castps_si512(load_elements(rows[row], c, mask, false));
+        }
+      }
+      transpose(lanes);
+      const int64_t count = std::min<int64_t>(16, source.cols - c);
+      for (int64_t i = 0; i < count; ++i)
+        _mm512_storeu_si512(out + (c + i) * stride_bytes + r / kStep * 4, lanes[i]);
+    }
+  }
+}
+
 template <bool bf16>
 void pack_panel(const PanelPack& job) {
   if (job.order == PackOrder::depth_is_row)

@@ -26,7 +26,7 @@ HWY_POP_ATTRIBUTES
 namespace sluice::gpu::host {
 
 const PanelKernel& avx512_bf16_panel() {
-  static constexpr PanelKernel kKernel{"avx512_bf16", DType::bf16, pack_panel<true>,
+  static constexpr PanelKernel kKernel{"avx512_bf16", DType::bf16, pack_panel<true>, turn<true>,
                                        multiply_panel<BFloat16Pair>};
   return kKernel;
 }

@@ -75,8 +75,13 @@ const PanelKernel& generic_panel() {
       .name = "generic_fp32",
       .operand = DType::f32,
       .pack = [](const PanelPack& job) { pack_scalar(job, DType::f32); },
-      .multiply = [](const Tile& tile) { HWY_DYNAMIC_DISPATCH(multiply)
-                                         (tile); },
+      .turn = [](const View& source, std::byte* out,
+                 int64_t stride_bytes) { copy_transposed(source, DType::f32, out, stride_bytes); },
+      .multiply =
+          [](const Tile& tile) {
+            HWY_DYNAMIC_DISPATCH(multiply)
+            (tile);
+          },
   };
   return kKernel;
 }

@@ -58,14 +58,14 @@ void copy(const PanelPack& job) {
 
 // In squares of 16, so that both sides stay in cache lines.
 template <class T>
-void copy_turned(const View& source, T* out) {
+void copy_turned(const View& source, T* out, int64_t stride) {
   constexpr int64_t kSquare = 16;
   const PackRows rows{source, {}};
   const StackedRows stacked({&rows, 1});
   for (int64_t begin = 0; begin < source.rows; begin += kSquare)
     for (int64_t c = 0; c < source.cols; ++c)
       for (int64_t r = begin; r < std::min(source.rows, begin + kSquare); ++r)
-        out[c * source.rows + r] = load<T>(stacked[r], c, false);
+        out[c * stride + r] = load<T>(stacked[r], c, false);
 }
 
 }  // namespace
@@ -77,11 +77,12 @@ void copy_rows(const PanelPack& job, DType operand) {
     copy<BFloat16>(job);
 }
 
-void copy_transposed(const View& source, DType operand, std::byte* out) {
+void copy_transposed(const View& source, DType operand, std::byte* out, int64_t stride_bytes) {
+  const int64_t stride = stride_bytes / static_cast<int64_t>(size_bytes(operand));
   if (operand == DType::f32)
-    copy_turned(source, reinterpret_cast<float*>(out));
+    copy_turned(source, reinterpret_cast<float*>(out), stride);
   else
-    copy_turned(source, reinterpret_cast<BFloat16*>(out));
+    copy_turned(source, reinterpret_cast<BFloat16*>(out), stride);
 }
 
 void finish_rows(const float* sums, int64_t stride, const View& addend, const View& out) {

@@ -36,8 +36,8 @@ void pack_scalar(const PanelPack& job, DType operand);
 
 // Rows of the sources as plain rows [depth][col_count] in the operand's dtype; width is not used.
 void copy_rows(const PanelPack& job, DType operand);
-// out[c][r] = source[r][c] in the operand's dtype.
-void copy_transposed(const View& source, DType operand, std::byte* out);
+// out[c][r] = source[r][c] in the operand's dtype; rows of out are stride_bytes apart.
+void copy_transposed(const View& source, DType operand, std::byte* out, int64_t stride_bytes);
 // out = sums (+ addend); no sums: 0.
 void finish_rows(const float* sums, int64_t stride, const View& addend, const View& out);
 

@@ -91,7 +91,7 @@ class LinearTest : public testing::TestWithParam<const MatmulKernel*> {
     if (GetParam()->operand() == DType::bf16) return {DType::bf16};
     return {DType::f32, DType::bf16};
   }
-  LinearOptions options(int64_t row_chunk = 64) const { return {GetParam(), row_chunk}; }
+  LinearOptions options(int64_t row_chunk = 0) const { return {GetParam(), row_chunk}; }
 };
 
 struct Shape {
