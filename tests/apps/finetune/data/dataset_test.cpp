@@ -34,8 +34,8 @@ struct Reading {
   }
 };
 
-std::string decoded(const DatasetRow& row) {
-  return tokenizer().decode(row.ids);
+std::string decoded(const DatasetRow& row, Tokenizer::Skip skip = Tokenizer::Skip::nothing) {
+  return tokenizer().decode(row.ids, skip);
 }
 
 std::string learnt(const DatasetRow& row) {
