@@ -7,16 +7,16 @@
 
 namespace sluice::test {
 
-// How a matrix lies in memory, in elements: how far its begin is from an alignment of 64 bytes, and what
+// How a matrix lies in memory, in elements: how far its begin is from an alignment of 256 bytes, and what
 // separates its rows.
 struct Layout {
   int64_t offset = 0;
   int64_t gap = 0;
 };
 
-// A matrix for tests, owner of its memory. Gaps between rows and some bytes before the first hold a pattern
-// that must survive; nothing follows the last element, so that AddressSanitizer sees reads and writes there.
-// Copies lie in memory as the original does.
+// A matrix for tests, owner of its memory. Gaps between rows and some bytes before the first hold NaN, which
+// must survive and enter no result; nothing follows the last element, so that AddressSanitizer sees reads and
+// writes there. Copies lie in memory as the original does.
 class Matrix {
  public:
   Matrix(DType dtype, int64_t rows, int64_t cols, Layout layout = {});
