@@ -7,7 +7,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu_optim/convert.cpp"
 // clang-format off
-#include "cpu_optim/simd_targets.h"
 #include "hwy/foreach_target.h"
 #include "cpu_optim/simd-inl.h"
 #include "hwy/highway.h"

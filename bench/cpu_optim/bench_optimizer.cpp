@@ -28,7 +28,6 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/cpu_optim/bench_optimizer.cpp"
 // clang-format off
-#include "cpu_optim/simd_targets.h"
 #include "hwy/foreach_target.h"
 #include "bench/cpu_optim/read_modify_write-inl.h"
 #include "hwy/highway.h"

@@ -129,6 +129,9 @@ class Engine final : private LeaseOwner {
 
   // All gradients have been offered: AdamW runs under what follows, blocks in the given order.
   void begin_update(double learning_rate, std::span<const BlockId> order);
+  // Rows of the tensor's gradient of the last walk as they wait for (or went into) the update, before clipping, as fp32.
+  // The walk's gradients must have arrived (update_report).
+  void read_gradient(TensorId tensor, int64_t row_begin, int64_t row_count, float* rows) const;
   // Waits for the gradient norm of the last begin_update.
   UpdateReport update_report() { return optimizer_->report(); }
   // Waits until device, copies and updates are done; throws what they met.

@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "cpu_optim/convert.h"
 #include "engine/api/engine.h"
 #include "engine/base/math.h"
 
@@ -101,6 +102,21 @@ void Engine::offer_rows(TensorId tensor, std::vector<int32_t> rows, const std::b
 void Engine::offer_from_host(BlockId block, cpu_optim::FloatView gradient) {
   if (const auto& updated = store_->version_ready(block)) updated->wait();
   optimizer_->offer_copy(block, gradient);
+}
+
+void Engine::read_gradient(TensorId tensor, int64_t row_begin, int64_t row_count, float* rows) const {
+  const size_t cols = static_cast<size_t>(model_.tensor(tensor).cols);
+  for (int64_t row = 0; row < row_count; ++row, rows += cols) {
+    const TensorStore::Place place = store_->find(tensor, row_begin + row);
+    const BlockLayout::Part& part = store_->layout(place.block).part(place.part);
+    const std::byte* waiting = optimizer_->waiting_gradient(place.block);
+    const size_t first = static_cast<size_t>(part.span_begin + place.row * part.cols);
+    if (optimizer_->waiting_dtype(place.block) == DType::f32) {
+      std::memcpy(rows, waiting + first * 4, cols * 4);
+    } else {
+      cpu_optim::convert(std::span(reinterpret_cast<const BFloat16*>(waiting) + first, cols), std::span(rows, cols));
+    }
+  }
 }
 
 void Engine::begin_update(double learning_rate, std::span<const BlockId> order) {

@@ -6,10 +6,6 @@
 #include "engine/base/math.h"
 #include "gpu/view.h"
 
-// Included before hwy/foreach_target.h. SVE vectors have no size at compile time, so they cannot stand in
-// arrays as these kernels want (Arm runs the NEON version); SSSE3 without SSE4 is no machine that matters.
-#define HWY_DISABLED_TARGETS (HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_SSSE3)
-
 // How the row ops cut their work: by shape alone.
 namespace sluice::gpu::host {
 
