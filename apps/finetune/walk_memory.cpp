@@ -12,7 +12,7 @@ class Measurement {
       : device_(device), spec_(spec), decoder_(decoder), limits_(limits) {}
 
   OpNeeds run(bool training) {
-    forward();
+    forward(training);
     if (training) backward();
     return {.scratch_bytes = scratch_.peak_bytes(), .workspace_bytes = workspace_bytes_};
   }
@@ -33,12 +33,13 @@ class Measurement {
     return {.begin = 0, .rows = spec_.model.block(spec_.head_pieces[0]).parts[0].row_end, .first = true};
   }
 
-  BatchViews batch() {
+  // With a cache, a row's queries may see keys of earlier walks: as many as a row has tokens.
+  BatchViews batch(bool cached = false) {
     auto segments = std::make_shared<std::vector<gpu::AttentionSegment>>();
     for (int64_t row = 0; row < limits_.rows; ++row) {
       const int64_t begin = row * limits_.tokens_per_row;
       const int64_t count = std::min(limits_.tokens_per_row, limits_.tokens - begin);
-      if (count > 0) segments->push_back({begin, count, begin, count});
+      if (count > 0) segments->push_back({begin, count, begin, cached ? limits_.tokens_per_row : count});
     }
     const int64_t tokens = limits_.tokens;
     return {.index = view(DType::i32, tokens, 1),
@@ -54,10 +55,10 @@ class Measurement {
     return {view(DType::f32, limits_.tokens_per_row, half), view(DType::f32, limits_.tokens_per_row, half)};
   }
 
-  void forward() {
+  void forward(bool training) {
     const gpu::View x = view(decoder_.dtype(), limits_.tokens, decoder_.config().hidden_size);
     const SavedLayer saved = decoder_.carve_saved(inputs_, limits_.tokens);
-    decoder_.forward_layer(shape(spec_.layers.at(0)), rope(), batch(), x, x, saved, nullptr, bench_);
+    decoder_.forward_layer(shape(spec_.layers.at(0)), rope(), batch(!training), x, x, saved, nullptr, bench_);
     const HeadViews head = carve_head(inputs_, decoder_, limits_.tokens, false);
     decoder_.forward_final_norm(shape(spec_.final_norm), x, head.hidden, head.rstd, bench_);
     decoder_.forward_head(shape(spec_.head_pieces.at(0)), piece(), batch(), head.hidden, head.sums, bench_);

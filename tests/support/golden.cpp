@@ -19,7 +19,8 @@ std::filesystem::path fixtures_folder() {
                                            : std::filesystem::path(SLUICE_SOURCE_DIR) / "tests/data";
 }
 
-MicroBatch make_batch(const std::vector<std::vector<int32_t>>& ids, const std::vector<std::vector<int32_t>>& labels) {
+MicroBatch make_batch(const std::vector<std::vector<int32_t>>& ids,
+                      const std::vector<std::vector<int32_t>>& labels) {
   MicroBatch batch;
   batch.document_offsets.push_back(0);
   for (size_t row = 0; row < ids.size(); ++row) {
@@ -51,7 +52,8 @@ Golden::Tensor Golden::read(const std::string& name) const {
   SLUICE_CHECK(info != nullptr, name);
   std::vector<std::byte> bytes(info->size_bytes);
   file_.read(*info, 0, bytes.data(), bytes.size());
-  Tensor tensor{.shape = info->shape, .values = std::vector<double>(static_cast<size_t>(element_count(info->shape)))};
+  Tensor tensor{.shape = info->shape,
+                .values = std::vector<double>(static_cast<size_t>(element_count(info->shape)))};
   for (size_t i = 0; i < tensor.values.size(); ++i) {
     if (info->dtype == DType::i64) {
       int64_t value;
@@ -69,8 +71,8 @@ Golden::Tensor Golden::read(const std::string& name) const {
 namespace {
 
 // Rows [begin, begin + rows) of (.., T) tensors, without what the mask hides.
-MicroBatch masked_rows(const Golden::Tensor& ids, const Golden::Tensor& labels, const Golden::Tensor& mask, size_t begin,
-                       size_t rows) {
+MicroBatch masked_rows(const Golden::Tensor& ids, const Golden::Tensor& labels, const Golden::Tensor& mask,
+                       size_t begin, size_t rows) {
   const size_t length = static_cast<size_t>(ids.shape.back());
   std::vector<std::vector<int32_t>> row_ids(rows);
   std::vector<std::vector<int32_t>> row_labels(rows);
@@ -95,7 +97,9 @@ MicroBatch Golden::batch() const {
 MicroBatch Golden::path_batch(int step, int micro_batch) const {
   const Tensor ids = read("step.input_ids");
   const size_t rows = static_cast<size_t>(ids.shape[2]);
-  const size_t begin = (static_cast<size_t>(step) * static_cast<size_t>(ids.shape[1]) + static_cast<size_t>(micro_batch)) * rows;
+  const size_t begin =
+      (static_cast<size_t>(step) * static_cast<size_t>(ids.shape[1]) + static_cast<size_t>(micro_batch)) *
+      rows;
   return masked_rows(ids, read("step.labels"), read("step.attention_mask"), begin, rows);
 }
 
@@ -122,7 +126,8 @@ Golden::Limits Golden::limits(const std::string& dtype, const std::string& secti
   Limits limits = dtype == "float32" ? Limits{1e-6, 2e-6} : Limits{3e-2, 4e-2};
   const auto& errors = json_.at("error").at(dtype);
   if (errors.contains(section) && errors.at(section).contains(name)) {
-    limits = {errors.at(section).at(name).at(0).get<double>(), errors.at(section).at(name).at(1).get<double>()};
+    limits = {errors.at(section).at(name).at(0).get<double>(),
+              errors.at(section).at(name).at(1).get<double>()};
   }
   return {limits.element * factor, limits.relative * factor};
 }

@@ -1,15 +1,15 @@
 // Every folder of $SLUICE_FIXTURES/models against the numbers that transformers computed in double precision.
-#include <gtest/gtest.h>
+#include "tests/support/golden.h"
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <gtest/gtest.h>
 
 #include "apps/finetune/runtime.h"
 #include "apps/finetune/trainer.h"
 #include "apps/finetune/weights.h"
 #include "engine/base/float_bits.h"
-#include "tests/support/golden.h"
 
 namespace sluice::test {
 namespace {
@@ -21,15 +21,16 @@ using finetune::TrainerOptions;
 std::vector<std::string> model_folders() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(fixtures_folder() / "models")) {
-    if (std::filesystem::exists(entry.path() / "golden.safetensors")) names.push_back(entry.path().filename().string());
+    if (std::filesystem::exists(entry.path() / "golden.safetensors"))
+      names.push_back(entry.path().filename().string());
   }
   std::ranges::sort(names);
   return names;
 }
 
 // Compares element by element; the first tensor that is off is named, with the worst element.
-void expect_near(const std::string& name, const std::vector<float>& actual, const std::vector<double>& expected,
-                 Golden::Limits limits) {
+void expect_near(const std::string& name, const std::vector<float>& actual,
+                 const std::vector<double>& expected, Golden::Limits limits) {
   ASSERT_EQ(actual.size(), expected.size()) << name;
   double worst = 0, error = 0, norm = 0, largest = 0;
   size_t worst_at = 0;
@@ -46,7 +47,8 @@ void expect_near(const std::string& name, const std::vector<float>& actual, cons
   const double relative_limit = std::max(limits.relative, 0x1p-22);
   ASSERT_LE(worst, element_limit) << name << " element " << worst_at << ": " << actual[worst_at] << " for "
                                   << expected[worst_at];
-  ASSERT_LE(std::sqrt(error), relative_limit * std::sqrt(norm)) << name << ": relative error of the whole tensor";
+  ASSERT_LE(std::sqrt(error), relative_limit * std::sqrt(norm))
+      << name << ": relative error of the whole tensor";
 }
 
 struct Case {
@@ -73,7 +75,8 @@ class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, DType
   }
 
   std::unique_ptr<Trainer> make_trainer(const std::vector<MicroBatch>& batches, double max_norm) {
-    TrainerOptions options{.compute_dtype = dtype_, .limits = {.micro_batch_count = static_cast<int>(batches.size())}};
+    TrainerOptions options{.compute_dtype = dtype_,
+                           .limits = {.micro_batch_count = static_cast<int>(batches.size())}};
     for (const MicroBatch& batch : batches) {
       options.limits.tokens = std::max(options.limits.tokens, static_cast<int64_t>(batch.tokens.size()));
       options.limits.rows = std::max(options.limits.rows, static_cast<int64_t>(batch.row_sources.size()));
@@ -96,21 +99,24 @@ class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, DType
     std::vector<float> values;
     for (int64_t row = 0; row < view.rows; ++row) {
       for (int64_t col = 0; col < view.cols; ++col) {
-        values.push_back(view.dtype == DType::f32 ? view.row<float>(row)[col] : to_float(view.row<BFloat16>(row)[col]));
+        values.push_back(view.dtype == DType::f32 ? view.row<float>(row)[col]
+                                                  : to_float(view.row<BFloat16>(row)[col]));
       }
     }
     return values;
   }
 
   // Ragged rows spread to (B, T, C) with zeros where the mask hides.
-  std::vector<float> spread(const std::vector<float>& values, const MicroBatch& batch, const Golden::Tensor& like) const {
+  std::vector<float> spread(const std::vector<float>& values, const MicroBatch& batch,
+                            const Golden::Tensor& like) const {
     const size_t length = static_cast<size_t>(like.shape[1]);
     const size_t width = static_cast<size_t>(like.shape[2]);
     std::vector<float> result(like.values.size());
     const bool one_row = like.shape[0] == 1;  // packed: documents one after another
     for (size_t row = 0; row + 1 < batch.document_offsets.size(); ++row) {
       for (int32_t t = batch.document_offsets[row]; t < batch.document_offsets[row + 1]; ++t) {
-        const size_t at = one_row ? static_cast<size_t>(t) : row * length + static_cast<size_t>(t - batch.document_offsets[row]);
+        const size_t at = one_row ? static_cast<size_t>(t)
+                                  : row * length + static_cast<size_t>(t - batch.document_offsets[row]);
         std::copy_n(values.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(t) * width), width,
                     result.begin() + static_cast<ptrdiff_t>(at * width));
       }
@@ -136,16 +142,18 @@ class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, DType
     std::vector<float> logits(batch.tokens.size() * vocab);
     std::vector<std::vector<float>> pieces;
     std::vector<std::function<void()>> place;
-    trainer.observe_logits([&](int, int64_t row_begin, const finetune::Decoder::HeadPiece& piece, const gpu::View& view) {
-      auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(view.rows * view.cols));
-      trainer.engine().compute().wait(trainer.engine().download(values->data(), view.data, values->size() * 4));
-      place.push_back([&logits, values, row_begin, piece, view, vocab] {
-        for (int64_t row = 0; row < view.rows; ++row) {
-          std::copy_n(values->begin() + row * view.cols, view.cols,
-                      logits.begin() + (row_begin + row) * static_cast<int64_t>(vocab) + piece.begin);
-        }
-      });
-    });
+    trainer.observe_logits(
+        [&](int, int64_t row_begin, const finetune::Decoder::HeadPiece& piece, const gpu::View& view) {
+          auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(view.rows * view.cols));
+          trainer.engine().compute().wait(
+              trainer.engine().download(values->data(), view.data, values->size() * 4));
+          place.push_back([&logits, values, row_begin, piece, view, vocab] {
+            for (int64_t row = 0; row < view.rows; ++row) {
+              std::copy_n(values->begin() + row * view.cols, view.cols,
+                          logits.begin() + (row_begin + row) * static_cast<int64_t>(vocab) + piece.begin);
+            }
+          });
+        });
     report = trainer.step(std::vector{batch}, 0.0);
     trainer.engine().wait();
     for (const auto& copy : place) copy();
@@ -166,9 +174,11 @@ class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, DType
       const finetune::StepReport report =
           trainer->step(std::span(all).subspan(2 * step, 2), path.at("learning_rate").at(step).get<double>());
       ASSERT_NEAR(report.loss, expected.at("loss").at(step).get<double>(),
-                  golden_.scalar_limit(dtype_name_, "path_loss", factor_)) << "step " << step + 1;
+                  golden_.scalar_limit(dtype_name_, "path_loss", factor_))
+          << "step " << step + 1;
       ASSERT_NEAR(report.gradient_norm, expected.at("grad_norm").at(step).get<double>(),
-                  std::max(golden_.scalar_limit(dtype_name_, "path_grad_norm", factor_), dtype_ == DType::f32 ? 4e-5 : 0.0))
+                  std::max(golden_.scalar_limit(dtype_name_, "path_grad_norm", factor_),
+                           dtype_ == DType::f32 ? 4e-5 : 0.0))
           << "step " << step + 1;
       ASSERT_FALSE(report.skipped);
     }
@@ -177,9 +187,11 @@ class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, DType
     for (size_t tensor = 0; tensor < model.tensors.size(); ++tensor) {
       const TensorSpec& spec = model.tensors[tensor];
       std::vector<float> weights(static_cast<size_t>(spec.rows * spec.cols));
-      trainer->engine().store().read_rows(TensorId{static_cast<int32_t>(tensor)}, 0, spec.rows, weights.data());
+      trainer->engine().store().read_rows(TensorId{static_cast<int32_t>(tensor)}, 0, spec.rows,
+                                          weights.data());
       Golden::Limits limits = golden_.limits(dtype_name_, error_section, spec.name, factor_);
-      // The README's relative figure is of the update; an element off by rounding may move by the learning rate.
+      // The README's relative figure is of the update; an element off by rounding may move by the learning
+      // rate.
       const Golden::Tensor expected_weights = golden_.read(final_prefix + spec.name);
       expect_update_near(final_prefix + spec.name, spec, weights, expected_weights.values, limits);
       if (HasFatalFailure()) return;
@@ -221,9 +233,10 @@ TEST_P(GoldenTest, LossHiddenStatesLogitsAndEveryGradient) {
   const int64_t tokens = static_cast<int64_t>(batch.tokens.size());
   for (int layer = 0; layer <= static_cast<int>(config_.layer_count); ++layer) {
     const std::string name = "hidden." + std::to_string(layer);
-    const gpu::View view = layer < static_cast<int>(config_.layer_count)
-                               ? gpu::View(trainer->engine().tape().boundary(layer, 0).data, dtype_, tokens, config_.hidden_size)
-                               : trainer->hidden(0, tokens);
+    const gpu::View view =
+        layer < static_cast<int>(config_.layer_count)
+            ? gpu::View(trainer->engine().tape().boundary(layer, 0).data, dtype_, tokens, config_.hidden_size)
+            : trainer->hidden(0, tokens);
     const Golden::Tensor expected = golden_.read(name);
     expect_near(name, spread(read(view), batch, expected), expected.values,
                 golden_.limits(dtype_name_, "hidden", std::to_string(layer), factor_));
@@ -233,7 +246,8 @@ TEST_P(GoldenTest, LossHiddenStatesLogitsAndEveryGradient) {
   expect_near("logits", spread(logits, batch, expected), expected.values,
               golden_.limits(dtype_name_, "logits", "logits", factor_));
   if (HasFatalFailure()) return;
-  EXPECT_NEAR(report.loss, golden_.json().at("loss").get<double>(), golden_.scalar_limit(dtype_name_, "loss", factor_));
+  EXPECT_NEAR(report.loss, golden_.json().at("loss").get<double>(),
+              golden_.scalar_limit(dtype_name_, "loss", factor_));
   EXPECT_EQ(report.label_count, golden_.json().at("label_count").get<int64_t>());
   expect_gradients(*trainer, "grad.", "grad");
 }
@@ -253,14 +267,20 @@ TEST_P(GoldenTest, PackedDocumentsDoNotSeeEachOther) {
   expect_gradients(*trainer, "packed.grad.", "packed.grad");
 }
 
-TEST_P(GoldenTest, TenClippedSteps) { run_path("clipped", "final.", "final", 1.0); }
+TEST_P(GoldenTest, TenClippedSteps) {
+  run_path("clipped", "final.", "final", 1.0);
+}
 
-TEST_P(GoldenTest, TenUnclippedSteps) { run_path("unclipped", "final_unclipped.", "final_unclipped", 0.0); }
+TEST_P(GoldenTest, TenUnclippedSteps) {
+  run_path("unclipped", "final_unclipped.", "final_unclipped", 0.0);
+}
 
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
-                         ::testing::Combine(::testing::ValuesIn(model_folders()), ::testing::Values(DType::f32, DType::bf16)),
+                         ::testing::Combine(::testing::ValuesIn(model_folders()),
+                                            ::testing::Values(DType::f32, DType::bf16)),
                          [](const auto& parameters) {
-                           return std::get<0>(parameters.param) + "_" + std::string(name(std::get<1>(parameters.param)));
+                           return std::get<0>(parameters.param) + "_" +
+                                  std::string(name(std::get<1>(parameters.param)));
                          });
 
 }  // namespace
