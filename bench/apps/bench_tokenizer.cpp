@@ -1,13 +1,13 @@
-// Tokenizer throughput on one core: MB/s of English prose, each tokenizer verified first by decode(encode(x)) == x. Prints
-// `ratio tokenizer_vs_20MBps R`, the slowest real tokenizer over the 20 MB/s that feeding a trainer wants, beside what
-// PCRE2 alone takes to cut the same text, as the limit.
+// Tokenizer throughput on one core: MB/s of English prose, each tokenizer verified first by decode(encode(x))
+// == x. Prints `ratio tokenizer_vs_20MBps R`, the slowest real tokenizer over the 20 MB/s that feeding a
+// trainer wants, beside what PCRE2 alone takes to cut the same text, as the limit.
 //
 //   SLUICE_FIXTURES=../shared/fixtures bin/bench_tokenizer
 
 #include <algorithm>
-#include <ctime>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -27,10 +27,14 @@ constexpr int kRounds = 5;
 constexpr size_t kTextBytes = 2'000'000;
 
 const char* const kEmbedded =
-    "It was a clear night, and the ship lay quiet at her anchor. The captain walked the deck with his hands behind him, "
-    "counting the lamps along the harbour wall; there were thirty-one of them, he knew, and one had gone out. \"Mr. "
-    "Hale,\" he said, \"what's the depth?\" \"Seven fathoms, sir, and falling,\" came the answer. Nobody spoke for a while. "
-    "Below, the cook was frying onions, and the smell of it drifted up through the hatch, mixed with tar and wet rope.\n\n";
+    "It was a clear night, and the ship lay quiet at her anchor. The captain walked the deck with his hands "
+    "behind him, "
+    "counting the lamps along the harbour wall; there were thirty-one of them, he knew, and one had gone "
+    "out. \"Mr. "
+    "Hale,\" he said, \"what's the depth?\" \"Seven fathoms, sir, and falling,\" came the answer. Nobody "
+    "spoke for a while. "
+    "Below, the cook was frying onions, and the smell of it drifted up through the hatch, mixed with tar and "
+    "wet rope.\n\n";
 
 fs::path fixtures() {
   const char* const folder = std::getenv("SLUICE_FIXTURES");
@@ -94,8 +98,8 @@ double measure(const std::string& name, const std::string& path, const std::stri
   const double offsets = median_seconds([&] { ids = tokenizer.encode(text, SpecialTokens::omit).ids; });
   const double megabytes = static_cast<double>(text.size()) / 1e6;
   std::printf("%-12s %6.1f MB/s (%5.1f with offsets), %.2f bytes a token, loaded in %.2f s\n", name.c_str(),
-              megabytes / plain, megabytes / offsets, static_cast<double>(text.size()) / static_cast<double>(ids.size()),
-              load);
+              megabytes / plain, megabytes / offsets,
+              static_cast<double>(text.size()) / static_cast<double>(ids.size()), load);
   return megabytes / plain;
 }
 
@@ -108,7 +112,8 @@ int run() {
               static_cast<double>(text.size()) / 1e6 / cutting);
   double slowest = 1e9;
   bool any = false;
-  for (const std::string name : {"smollm2", "llama3", "qwen3", "gptoss", "deepseek_v3", "mistral", "gemma3"}) {
+  for (const std::string name :
+       {"smollm2", "llama3", "qwen3", "gptoss", "deepseek_v3", "mistral", "gemma3"}) {
     const fs::path packed = fixtures() / ".." / "tokenizers" / name / "tokenizer.json.xz";
     if (!fs::exists(packed)) continue;
     const test::TemporaryFolder folder;
@@ -130,4 +135,6 @@ int run() {
 }  // namespace
 }  // namespace sluice
 
-int main() { return sluice::run(); }
+int main() {
+  return sluice::run();
+}

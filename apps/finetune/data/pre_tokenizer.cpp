@@ -17,9 +17,6 @@ namespace {
 constexpr const char* kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// ASCII punctuation includes symbols such as $ and +; beyond it only the category P counts.
-constexpr const char* kPunctuation = R"([!-/:-@\[-`{-~\p{P}])";
-
 class Split final : public PreTokenizer {
  public:
   Split(Regex pattern, SplitBehavior behavior, bool invert)
@@ -94,13 +91,13 @@ std::unique_ptr<PreTokenizer> make(const nlohmann::json& part, ByteMapping mappi
                                        bool_field(part, "use_regex", where, true), mapping);
   if (type == "Digits") {
     const bool each = bool_field(part, "individual_digits", where, false);
-    return std::make_unique<Split>(Regex("\\p{N}"),
+    return std::make_unique<Split>(Regex("\\p{hf_numeric}"),
                                    each ? SplitBehavior::isolated : SplitBehavior::contiguous, false);
   }
   if (type == "Punctuation") {
     const auto behavior = part.find("behavior");
     return std::make_unique<Split>(
-        Regex(kPunctuation),
+        Regex("\\p{hf_punctuation}"),
         behavior == part.end() ? SplitBehavior::isolated : split_behavior_from_json(*behavior), false);
   }
   if (type == "Metaspace") return make_metaspace_pre_tokenizer(metaspace_from_json(part, where));

@@ -119,6 +119,8 @@ std::string class_text(std::string_view name, bool negated, RegexText text) {
   const Ranges known = pcre2_class("\\" + property + "+");
   const Ranges missing = minus(wanted, known);
   const Ranges surplus = minus(known, wanted);
+  if (known.empty())
+    return inside_brackets(negated ? complement(wanted) : Ranges(wanted.begin(), wanted.end()));
   if (!negated) return surplus.empty() ? "\\" + property + inside_brackets(missing) : inside_brackets(wanted);
   return missing.empty() ? "\\P" + property.substr(1) + inside_brackets(surplus)
                          : inside_brackets(complement(wanted));

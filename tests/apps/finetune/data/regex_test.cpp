@@ -28,7 +28,8 @@ bool matches_whole(const Regex& regex, char32_t c) {
 // Inside and outside brackets, plain and negated, every class is the oracle's, whatever Unicode version PCRE2
 // has.
 TEST(Regex, ClassesAreThoseOfTheOracle) {
-  for (const std::string name : {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "P", "S", "s", "Han"}) {
+  for (const std::string name :
+       {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "P", "S", "s", "Han", "hf_numeric", "hf_punctuation"}) {
     const std::string lower = name == "s" ? "\\s" : "\\p{" + name + "}";
     const std::string upper = name == "s" ? "\\S" : "\\P{" + name + "}";
     const Regex plain(lower), bracketed("[" + lower + "]"), negated(upper), excluded("[^" + lower + "]");
