@@ -130,7 +130,9 @@ std::string make_config_json(const GgufFile& file) {
       {"num_attention_heads", heads},
       {"num_hidden_layers", metadata.required_integer("llama.block_count")},
       {"num_key_value_heads", metadata.integer("llama.attention.head_count_kv").value_or(heads)},
-      {"pad_token_id", token(metadata, "tokenizer.ggml.padding_token_id")},
+      // Padding stays out, it stands in the tokenizer's files: torch would drop the lookup's gradient of that
+      // row (padding_idx), and often the padding token is the end token, which has to be learned.
+      {"pad_token_id", nullptr},
       {"pretraining_tp", 1},
       {"rms_norm_eps", *eps},
       {"rope_scaling", rope_scaling(file, metadata, theta, head_dim)},

@@ -53,6 +53,7 @@ GgufWriter tiny_llama() {
   gguf.set("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
   gguf.set("tokenizer.ggml.bos_token_id", uint32_t{3});
   gguf.set("tokenizer.ggml.eos_token_id", uint32_t{4});
+  gguf.set("tokenizer.ggml.padding_token_id", uint32_t{4});
   gguf.add("token_embd.weight", {kVocabulary, kHidden}, numbered(kVocabulary * kHidden, 1));
   gguf.add("output_norm.weight", {kHidden}, numbered(kHidden, 2));
   gguf.add("blk.0.attn_norm.weight", {kHidden}, numbered(kHidden, 3));
@@ -162,6 +163,8 @@ TEST(GgufImport, BuildsTheTokenizer) {
   const json config = read_json(folder / "out/tokenizer_config.json");
   EXPECT_EQ(config["bos_token"], "<|begin|>");
   EXPECT_EQ(config["eos_token"], "<think>");
+  EXPECT_EQ(config["pad_token"], "<think>");
+  EXPECT_TRUE(read_json(folder / "out/config.json")["pad_token_id"].is_null());
   EXPECT_FALSE(config.contains("chat_template"));
 }
 
