@@ -5,11 +5,13 @@
 #include <cstdlib>
 #include <exception>
 #include <random>
+#include <sys/mman.h>
 #include <vector>
 
 #include "apps/common/pool.h"
 #include "bench/support/matmul_rate.h"
 #include "engine/base/float_bits.h"
+#include "engine/base/math.h"
 #include "gpu/host/attention.h"
 #include "gpu/host/kernel_table.h"
 
@@ -97,17 +99,31 @@ struct Problem {
   gpu::AttentionBackward backward;
 };
 
-struct alignas(256) Line {
-  std::byte bytes[256];
+// Scratch in huge pages, as a device's arena has it.
+class HugeBytes {
+ public:
+  explicit HugeBytes(size_t size)
+      : size_(round_up(size + 1, kPage)), data_(static_cast<std::byte*>(std::aligned_alloc(kPage, size_))) {
+    madvise(data_, size_, MADV_HUGEPAGE);
+  }
+  ~HugeBytes() { std::free(data_); }
+  HugeBytes(const HugeBytes&) = delete;
+  HugeBytes& operator=(const HugeBytes&) = delete;
+  Workspace workspace() const { return {data_, size_}; }
+
+ private:
+  static constexpr size_t kPage = size_t{2} << 20;
+  size_t size_;
+  std::byte* data_;
 };
 
 template <class Op>
 double best_seconds(const Op& op, Executor& pool, int rounds) {
-  std::vector<Line> memory(gpu::host::workspace_bytes(op, pool.thread_count()) / sizeof(Line) + 1);
+  const HugeBytes memory(gpu::host::workspace_bytes(op, pool.thread_count()));
   double best = 1e9;
   for (int round = 0; round < rounds; ++round) {
     const auto begin = Clock::now();
-    gpu::host::run(op, pool, Workspace{memory.data()->bytes, memory.size() * sizeof(Line)});
+    gpu::host::run(op, pool, memory.workspace());
     best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
   }
   return best;

@@ -7,106 +7,120 @@
 namespace sluice::gpu::host {
 namespace {
 
-// A task takes 8 query blocks of all query heads of one key head: enough that packing K and V for them costs
-// a few percent, and enough tasks for one long document.
-constexpr int64_t kTaskQueries = 8 * kQueryBlock;
+// A task takes some 256 queries of all query heads of one key head: enough that packing K and V for them
+// costs a few percent, and enough tasks for one long document.
+int64_t task_queries(const AttentionShape& shape) {
+  return round_up<int64_t>(256, block_queries(shape));
+}
 
 struct Scratch {
   Panels keys;     // K^T: (D, keys)
   Panels values;   // V: (keys, D)
-  float* widened;  // (kQueryBlock, D): q as fp32, where the kernel wants that
-  float* scores;   // (kQueryBlock, score_stride)
-  float* output;   // (kQueryBlock, D in whole panels)
+  float* widened;  // (block rows, D): q as fp32, where the kernel wants that
+  float* scores;   // (block rows, score_stride): scores, then weights (fp32 or bf16)
+  float* output;   // (block rows, D in whole panels)
+  SoftmaxSum* sums;
   size_t bytes = 0;
 };
 
 Scratch cut(const AttentionForward& op, const PanelKernel& kernel, std::byte* begin) {
   ScratchCutter cutter(begin);
-  const int64_t dim = op.shape.head_dim;
+  const int64_t dim = op.shape.head_dim, rows = block_rows(op.shape);
   Scratch scratch{};
   scratch.keys = Panels::take(cutter, kernel.operand, dim, op.k.rows);
   scratch.values = Panels::take(cutter, kernel.operand, op.k.rows, dim);
-  scratch.widened = cutter.take<float>(kQueryBlock * dim);
-  scratch.scores = cutter.take<float>(kQueryBlock * score_stride(op.k.rows));
-  scratch.output = cutter.take<float>(kQueryBlock * round_up(dim, kPanelWidth));
+  scratch.widened = cutter.take<float>(rows * dim);
+  scratch.scores = cutter.take<float>(rows * score_stride(op.k.rows));
+  scratch.output = cutter.take<float>(rows * round_up(dim, kPanelWidth));
+  scratch.sums = cutter.take<SoftmaxSum>(rows);
   scratch.bytes = cutter.used();
   return scratch;
 }
 
-// Queries [begin, begin + count) of a segment, all of one key head's group.
-struct Job {
+// Some queries of all heads of a group; row h * count + i of the scratch is query i of the group's head h.
+struct Block {
   const AttentionForward& op;
   const PanelKernel& kernel;
-  const AttentionSegment& segment;
-  const Scratch& scratch;
-  int64_t query_head = 0;
+  int64_t head_begin = 0;
+  int64_t group = 0;
+  int64_t row = 0;      // first query's row in q
+  int64_t count = 0;    // queries
+  int64_t offset = 0;   // keys before the first query's own
+  int64_t visible = 0;  // keys that the last query sees
+  int64_t stride = 0;   // of scores
 };
 
-// Weights of one block of queries, not yet divided by their sum: fp32 or bf16 over the scores.
-void weigh(const Job& job, int64_t query, int64_t count, int64_t stride, SoftmaxSum* sums) {
-  const int64_t offset = job.segment.key_count - job.segment.query_count + query;
-  const View rows = head(job.op.q, job.query_head, job.op.shape.head_dim)
-                        .row_range(job.segment.query_begin + query, job.segment.query_begin + query + count);
-  const int64_t visible = offset + count;
-  multiply_panels(job.kernel,
-                  {.left = left_rows(job.kernel, rows, job.scratch.widened),
-                   .rows = count,
-                   .depth = job.op.shape.head_dim,
-                   .cols = visible,
-                   .out = job.scratch.scores,
-                   .out_stride = stride},
-                  job.scratch.keys);
-  for (int64_t i = 0; i < count; ++i) {
-    float* row = job.scratch.scores + i * stride;
-    sums[i] = softmax_row({.scores = row,
-                           .weights = row,
-                           .dtype = job.kernel.operand,
-                           .visible = offset + i + 1,
-                           .padded = round_up(visible, kPanelWidth),
-                           .factor = job.op.shape.scale * kLog2E});
+// Weights, not yet divided by their sums.
+void weigh(const Block& block, const Scratch& scratch) {
+  const int64_t dim = block.op.shape.head_dim;
+  std::vector<RowsPart> parts;
+  for (int64_t h = 0; h < block.group; ++h) {
+    const View rows =
+        head(block.op.q, block.head_begin + h, dim).row_range(block.row, block.row + block.count);
+    parts.push_back({left_rows(block.kernel, rows, scratch.widened + h * block.count * dim), block.count,
+                     scratch.scores + h * block.count * block.stride});
+  }
+  multiply_panels(block.kernel,
+                  {.parts = parts, .depth = dim, .cols = block.visible, .out_stride = block.stride},
+                  scratch.keys);
+  for (int64_t r = 0; r < block.group * block.count; ++r) {
+    float* row = scratch.scores + r * block.stride;
+    scratch.sums[r] = softmax_row({.scores = row,
+                                   .weights = row,
+                                   .dtype = block.kernel.operand,
+                                   .visible = block.offset + r % block.count + 1,
+                                   .padded = round_up(block.visible, kPanelWidth),
+                                   .factor = block.op.shape.scale * kLog2E});
   }
 }
 
-void forward_block(const Job& job, int64_t query, int64_t count) {
-  const int64_t dim = job.op.shape.head_dim;
-  const int64_t visible = job.segment.key_count - job.segment.query_count + query + count;
-  const int64_t stride = score_stride(visible);
-  const int64_t output_stride = round_up(dim, kPanelWidth);
-  SoftmaxSum sums[kQueryBlock];
-  weigh(job, query, count, stride, sums);
-  multiply_panels(job.kernel,
-                  {.left = {reinterpret_cast<const std::byte*>(job.scratch.scores), stride * 4, 4},
-                   .rows = count,
-                   .depth = visible,
+void forward_block(const Block& block, const Scratch& scratch) {
+  const int64_t dim = block.op.shape.head_dim, wide = round_up(dim, kPanelWidth);
+  weigh(block, scratch);
+  const RowsPart weights{{reinterpret_cast<const std::byte*>(scratch.scores), block.stride * 4, 4},
+                         block.group * block.count,
+                         scratch.output};
+  multiply_panels(block.kernel,
+                  {.parts = {&weights, 1},
+                   .depth = block.visible,
                    .cols = dim,
-                   .out = job.scratch.output,
-                   .out_stride = output_stride},
-                  job.scratch.values);
-  const View out = head(job.op.o, job.query_head, dim);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t row = job.segment.query_begin + query + i;
-    scale_row(job.scratch.output + i * output_stride, 1 / sums[i].sum, dim, out.row_range(row, row + 1).data,
-              out.dtype);
-    if (!job.op.lse.empty())
-      job.op.lse.row<float>(row)[job.query_head] = (sums[i].max + std::log2(sums[i].sum)) * kLn2;
+                   .out_stride = wide,
+                   .first_zero = block.offset + 1,
+                   .period = block.count},
+                  scratch.values);
+  for (int64_t r = 0; r < block.group * block.count; ++r) {
+    const int64_t query_head = block.head_begin + r / block.count, row = block.row + r % block.count;
+    const SoftmaxSum& sum = scratch.sums[r];
+    scale_row(scratch.output + r * wide, 1 / sum.sum, dim,
+              head(block.op.o, query_head, dim).row_range(row, row + 1).data, block.op.o.dtype);
+    if (!block.op.lse.empty())
+      block.op.lse.row<float>(row)[query_head] = (sum.max + std::log2(sum.sum)) * kLn2;
   }
 }
 
-// One task: packs the keys that its queries see, then goes through the group's heads.
+// One task: packs the keys that its queries see, then goes through the queries in blocks.
 void forward_queries(const AttentionForward& op, const PanelKernel& kernel, const AttentionSegment& segment,
                      int64_t key_head, int64_t begin, std::byte* memory) {
   Scratch scratch = cut(op, kernel, memory);
-  const int64_t end = std::min(segment.query_count, begin + kTaskQueries);
-  const int64_t visible = segment.key_count - segment.query_count + end;
-  const auto keys_of = [&](const View& view) {
-    return head(view, key_head, op.shape.head_dim).row_range(segment.key_begin, segment.key_begin + visible);
+  const int64_t end = std::min(segment.query_count, begin + task_queries(op.shape));
+  const int64_t before = segment.key_count - segment.query_count;
+  const auto pack = [&](const View& view, PackOrder order, Panels& panels) {
+    const PackRows rows{head(view, key_head, op.shape.head_dim)
+                            .row_range(segment.key_begin, segment.key_begin + before + end),
+                        {}};
+    pack_panels(kernel, {&rows, 1}, order, panels);
   };
-  pack_panels(kernel, keys_of(op.k), PackOrder::depth_is_col, scratch.keys);
-  pack_panels(kernel, keys_of(op.v), PackOrder::depth_is_row, scratch.values);
+  pack(op.k, PackOrder::depth_is_col, scratch.keys);
+  pack(op.v, PackOrder::depth_is_row, scratch.values);
   const int64_t group = op.shape.head_count / op.shape.key_value_head_count;
-  for (int64_t query_head = key_head * group; query_head < (key_head + 1) * group; ++query_head)
-    for (int64_t query = begin; query < end; query += kQueryBlock)
-      forward_block({op, kernel, segment, scratch, query_head}, query, std::min(kQueryBlock, end - query));
+  for (int64_t query = begin; query < end; query += block_queries(op.shape)) {
+    Block block{op, kernel, key_head * group, group, segment.query_begin + query};
+    block.count = std::min(block_queries(op.shape), end - query);
+    block.offset = before + query;
+    block.visible = block.offset + block.count;
+    block.stride = score_stride(block.visible);
+    forward_block(block, scratch);
+  }
 }
 
 }  // namespace
@@ -130,7 +144,7 @@ void run(const AttentionForward& op, Executor& executor, Workspace workspace,
   std::vector<std::pair<int64_t, int64_t>> covered;
   for (const AttentionSegment& segment : *op.segments) {
     covered.emplace_back(segment.query_begin, segment.query_count);
-    for (int64_t begin = 0; begin < segment.query_count; begin += kTaskQueries)
+    for (int64_t begin = 0; begin < segment.query_count; begin += task_queries(op.shape))
       parts.push_back({&segment, begin});
   }
   // Those that see the most keys first: the last tasks are short.

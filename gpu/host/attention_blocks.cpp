@@ -4,15 +4,17 @@
 
 namespace sluice::gpu::host {
 
-void pack_panels(const PanelKernel& kernel, const View& source, PackOrder order, Panels& panels) {
+void pack_panels(const PanelKernel& kernel, std::span<const PackRows> sources, PackOrder order,
+                 Panels& panels) {
+  int64_t rows = 0;
+  for (const PackRows& source : sources) rows += source.high.rows;
   const bool by_row = order == PackOrder::depth_is_row;
-  panels.depth = by_row ? source.rows : source.cols;
-  panels.cols = by_row ? source.cols : source.rows;
+  panels.depth = by_row ? rows : sources[0].high.cols;
+  panels.cols = by_row ? sources[0].high.cols : rows;
   panels.panel_bytes = panel_bytes(kernel.operand, panels.depth, kPanelWidth);
-  const PackRows rows{source, {}};
   std::byte* panel = panels.data;
   for (int64_t col = 0; col < panels.cols; col += kPanelWidth, panel += panels.panel_bytes)
-    kernel.pack({.sources = {&rows, 1},
+    kernel.pack({.sources = sources,
                  .order = order,
                  .depth = panels.depth,
                  .col_begin = col,
@@ -21,24 +23,40 @@ void pack_panels(const PanelKernel& kernel, const View& source, PackOrder order,
                  .panel = panel});
 }
 
-void multiply_panels(const PanelKernel& kernel, const Product& product, const Panels& panels) {
+namespace {
+
+void multiply_tile(const PanelKernel& kernel, const Product& product, const Panels& panels,
+                   const RowsPart& part, int64_t row, int64_t col) {
+  float* out = part.out + row * product.out_stride + col;
   Tile tile;
   tile.width = tile.cols = kPanelWidth;
+  tile.panel = panels.data + static_cast<size_t>(col / kPanelWidth) * panels.panel_bytes;
+  tile.rows = static_cast<int>(std::min<int64_t>(kTileRows, part.rows - row));
+  tile.left = part.left;
+  tile.left.data += row * part.left.row_stride_bytes;
   tile.depth = product.depth;
-  tile.left = product.left;
+  if (product.period > 0 && product.period % kTileRows == 0)  // so the tile's rows have ascending limits
+    tile.depth = std::min(product.depth, product.first_zero + (row + tile.rows - 1) % product.period);
+  tile.out = out;
+  tile.addend = product.add ? out : nullptr;
   tile.out_stride = tile.addend_stride = product.out_stride;
-  const std::byte* panel = panels.data;
-  for (int64_t col = 0; col < product.cols; col += kPanelWidth, panel += panels.panel_bytes) {
-    tile.panel = panel;
-    for (int64_t row = 0; row < product.rows; row += kTileRows) {
-      tile.rows = static_cast<int>(std::min<int64_t>(kTileRows, product.rows - row));
-      tile.left.data = product.left.data + row * product.left.row_stride_bytes;
-      float* out = product.out + row * product.out_stride + col;
-      tile.out = out;
-      tile.addend = product.add ? out : nullptr;
-      kernel.multiply(tile);
-    }
-  }
+  kernel.multiply(tile);
+}
+
+}  // namespace
+
+void multiply_panels(const PanelKernel& kernel, const Product& product, const Panels& panels) {
+  for (int64_t col = 0; col < product.cols; col += kPanelWidth)
+    for (const RowsPart& part : product.parts)
+      for (int64_t row = 0; row < part.rows; row += kTileRows)
+        multiply_tile(kernel, product, panels, part, row, col);
+}
+
+void multiply_rows(const PanelKernel& kernel, const Product& product, const Panels& panels) {
+  for (const RowsPart& part : product.parts)
+    for (int64_t row = 0; row < part.rows; row += kTileRows)
+      for (int64_t col = 0; col < product.cols; col += kPanelWidth)
+        multiply_tile(kernel, product, panels, part, row, col);
 }
 
 LeftOperand left_rows(const PanelKernel& kernel, const View& rows, float* widened) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "engine/base/math.h"
@@ -13,8 +14,17 @@
 // What forward and backward attention share: fixed sizes, scratch, and products on panels.
 namespace sluice::gpu::host {
 
-// Changing these changes bits (no: only of the backward; a new kernel table id then).
-constexpr int64_t kQueryBlock = 32;
+// A block is some queries of all query heads of one key head: about 64 rows (more share one pass over K and
+// V, fewer keep their scores in L2). The number decides the order in which dK and dV are summed, so it
+// depends on the shape alone; a change needs a new kernel table id.
+constexpr int64_t kMaxQueries = 64;
+inline int64_t block_queries(const AttentionShape& shape) {
+  const int64_t group = shape.head_count / shape.key_value_head_count;
+  return std::clamp<int64_t>(kMaxQueries / group / 8 * 8, 8, kMaxQueries);
+}
+inline int64_t block_rows(const AttentionShape& shape) {
+  return shape.head_count / shape.key_value_head_count * block_queries(shape);
+}
 constexpr int64_t kPanelWidth = 32;
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kLn2 = 0.693147180559945309417f;
@@ -56,20 +66,31 @@ struct Panels {
   }
 };
 
-// b[d][c] = source[d][c] or source[c][d]; the panels' depth and columns become the source's.
-void pack_panels(const PanelKernel& kernel, const View& source, PackOrder order, Panels& panels);
+// b[d][c] = M[d][c] or M[c][d], where M are the sources one above the other; the panels' depth and columns
+// become M's.
+void pack_panels(const PanelKernel& kernel, std::span<const PackRows> sources, PackOrder order,
+                 Panels& panels);
 
-// Rows of fp32 output, whole panels wide.
-struct Product {
+// Rows of a product with a common right side; fp32 output, whole panels wide.
+struct RowsPart {
   LeftOperand left;
   int64_t rows = 0;
+  float* out = nullptr;
+};
+struct Product {
+  std::span<const RowsPart> parts;
   int64_t depth = 0;
   int64_t cols = 0;  // rounded up to whole panels
   bool add = false;
-  float* out = nullptr;
   int64_t out_stride = 0;
+  // Row r has zeros on the left from depth first_zero + r % period on; a period of 0: none known.
+  int64_t first_zero = 0;
+  int64_t period = 0;
 };
+// Panel by panel, each over all rows: for panels that stay in the cache meanwhile.
 void multiply_panels(const PanelKernel& kernel, const Product& product, const Panels& panels);
+// Rows outermost: for few, short panels, that all stay.
+void multiply_rows(const PanelKernel& kernel, const Product& product, const Panels& panels);
 
 // Rows of a view as left operand; where the kernel multiplies fp32 and the view is bf16, through `widened`.
 LeftOperand left_rows(const PanelKernel& kernel, const View& rows, float* widened);

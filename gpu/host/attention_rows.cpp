@@ -48,6 +48,16 @@ HWY_INLINE hn::Vec<Bits> round_bits(Vector value) {
   return hn::ShiftRight<16>(bits + odd + hn::Set(d, 0x7fff));
 }
 
+// The same with ties away from zero, two operations cheaper: for weights that only feed the next product.
+HWY_INLINE hn::Vec<Bits> add_half(Vector value) {
+  const Bits d;
+  return hn::BitCast(d, value) + hn::Set(d, 0x8000);
+}
+// bf16 of two vectors side by side, `low` in the lower half of each lane.
+HWY_INLINE hn::Vec<Bits> pair_bits(hn::Vec<Bits> low, hn::Vec<Bits> high) {
+  return hn::Or(hn::ShiftRight<16>(low), hn::And(high, hn::Set(Bits(), 0xffff0000u)));
+}
+
 HWY_INLINE Vector widen(const uint16_t* data) {
   return hn::BitCast(Floats(), hn::ShiftLeft<16>(hn::PromoteTo(Bits(), hn::LoadU(Halves(), data))));
 }
@@ -80,7 +90,7 @@ SoftmaxSum softmax(const SoftmaxRow& row) {
     if (row.dtype == DType::f32)
       hn::StoreU(weight, d, static_cast<float*>(row.weights) + i);
     else
-      hn::StoreU(hn::TruncateTo(Halves(), round_bits(weight)), Halves(),
+      hn::StoreU(hn::TruncateTo(Halves(), hn::ShiftRight<16>(add_half(weight))), Halves(),
                  static_cast<uint16_t*>(row.weights) + i);
   }
   return {hn::GetLane(max), hn::GetLane(hn::SumOfLanes(d, sum))};
@@ -163,13 +173,12 @@ void gradient_pair(const ScoreRow& first, const ScoreRow& second, const ScoreSca
   for (int64_t i = 0; i < scale.padded; i += lanes) {
     const Gradient low = gradient(first, scale, i);
     const Gradient high = gradient(second, scale, i);
-    const auto low_score = round_bits(low.d_score);
-    const auto high_score = round_bits(high.d_score);
-    hn::StoreU(hn::Or(round_bits(low.weight), hn::ShiftLeft<16>(round_bits(high.weight))), bits,
-               out.weights + i);
-    hn::StoreU(hn::Or(low_score, hn::ShiftLeft<16>(high_score)), bits, out.d_scores + i);
-    hn::StoreU(hn::TruncateTo(halves, low_score), halves, out.d_score_rows[0] + i);
-    hn::StoreU(hn::TruncateTo(halves, high_score), halves, out.d_score_rows[1] + i);
+    const auto low_score = add_half(low.d_score);
+    const auto high_score = add_half(high.d_score);
+    hn::StoreU(pair_bits(add_half(low.weight), add_half(high.weight)), bits, out.weights + i);
+    hn::StoreU(pair_bits(low_score, high_score), bits, out.d_scores + i);
+    hn::StoreU(hn::TruncateTo(halves, hn::ShiftRight<16>(low_score)), halves, out.d_score_rows[0] + i);
+    hn::StoreU(hn::TruncateTo(halves, hn::ShiftRight<16>(high_score)), halves, out.d_score_rows[1] + i);
   }
 }
 

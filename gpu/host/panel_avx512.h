@@ -188,8 +188,27 @@ void pack_panel(const PanelPack& job) {
     pack_depth_cols<bf16>(job);
 }
 
+// Whole panels of fp32, in attention most of them: no masks, no dtypes.
+template <int vectors, int rows>
+void finish_whole(const Tile& tile, __m512 (&sum)[rows][vectors]) {
+  float* out = static_cast<float*>(tile.out);
+  const float* addend = static_cast<const float*>(tile.addend);
+  for (int r = 0; r < rows; ++r) {
+    for (int v = 0; v < vectors; ++v) {
+      __m512 value = sum[r][v];
+      if (addend != nullptr) value = _mm512_add_ps(value, _mm512_loadu_ps(addend + 16 * v));
+      _mm512_storeu_ps(out + 16 * v, value);
+    }
+    out += tile.out_stride;
+    if (addend != nullptr) addend += tile.addend_stride;
+  }
+}
+
 template <int vectors, int rows>
 void finish(const Tile& tile, __m512 (&sum)[rows][vectors]) {
+  if (tile.cols == 16 * vectors && tile.partial == nullptr && tile.out_dtype == DType::f32 &&
+      (tile.addend == nullptr || tile.addend_dtype == DType::f32))
+    return finish_whole<vectors, rows>(tile, sum);
   for (int r = 0; r < rows; ++r) {
     for (int v = 0; v < vectors; ++v) {
       const __mmask16 mask = lane_mask(tile.cols - 16 * v);
