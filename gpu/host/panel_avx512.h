@@ -188,31 +188,13 @@ void pack_panel(const PanelPack& job) {
     pack_depth_cols<bf16>(job);
 }
 
-// Whole panels of fp32, in attention most of them: no masks, no dtypes.
+// Ragged edges, other dtypes, partial sums; `sums` is rows x 16 * vectors.
 template <int vectors, int rows>
-void finish_whole(const Tile& tile, __m512 (&sum)[rows][vectors]) {
-  float* out = static_cast<float*>(tile.out);
-  const float* addend = static_cast<const float*>(tile.addend);
+HWY_NOINLINE void finish_any(const Tile& tile, const float* sums) {
   for (int r = 0; r < rows; ++r) {
-    for (int v = 0; v < vectors; ++v) {
-      __m512 value = sum[r][v];
-      if (addend != nullptr) value = _mm512_add_ps(value, _mm512_loadu_ps(addend + 16 * v));
-      _mm512_storeu_ps(out + 16 * v, value);
-    }
-    out += tile.out_stride;
-    if (addend != nullptr) addend += tile.addend_stride;
-  }
-}
-
-template <int vectors, int rows>
-void finish(const Tile& tile, __m512 (&sum)[rows][vectors]) {
-  if (tile.cols == 16 * vectors && tile.partial == nullptr && tile.out_dtype == DType::f32 &&
-      (tile.addend == nullptr || tile.addend_dtype == DType::f32))
-    return finish_whole<vectors, rows>(tile, sum);
-  for (int r = 0; r < rows; ++r) {
-    for (int v = 0; v < vectors; ++v) {
+    for (int v = 0; v < vectors; ++v, sums += 16) {
       const __mmask16 mask = lane_mask(tile.cols - 16 * v);
-      __m512 value = sum[r][v];
+      __m512 value = _mm512_load_ps(sums);
       if (tile.partial != nullptr)
         value = _mm512_add_ps(value, _mm512_loadu_ps(tile.partial + (r * vectors + v) * 16));
       if (tile.addend != nullptr)
@@ -223,15 +205,44 @@ void finish(const Tile& tile, __m512 (&sum)[rows][vectors]) {
   }
 }
 
-// The addend comes from memory (a gradient): asked for before the loop, it is there after it.
+// Whole panels of fp32 go straight from registers to memory. Inlined, and the sums copied before they are
+// handed on: an array whose address leaves would live on the stack all the time.
 template <int vectors, int rows>
-void prefetch_addend(const Tile& tile) {
-  if (tile.addend == nullptr) return;
-  const int64_t size = static_cast<int64_t>(size_bytes(tile.addend_dtype));
-  for (int64_t r = 0; r < rows; ++r) {
-    const char* row = static_cast<const char*>(tile.addend) + r * tile.addend_stride * size;
-    for (int64_t c = 0; c < 16 * vectors * size; c += 64) _mm_prefetch(row + c, _MM_HINT_T0);
+HWY_INLINE void finish(const Tile& tile, const __m512 (&sum)[rows][vectors]) {
+  const bool whole = tile.cols == 16 * vectors && tile.partial == nullptr && tile.out_dtype == DType::f32;
+  float* out = static_cast<float*>(tile.out);
+  if (whole && tile.addend == nullptr) {
+    HWY_UNROLL(8)
+    for (int r = 0; r < rows; ++r, out += tile.out_stride) HWY_UNROLL(8)
+    for (int v = 0; v < vectors; ++v) _mm512_storeu_ps(out + 16 * v, sum[r][v]);
+  } else if (whole && tile.addend_dtype == DType::f32) {
+    const float* addend = static_cast<const float*>(tile.addend);
+    HWY_UNROLL(8)
+    for (int r = 0; r < rows; ++r, out += tile.out_stride, addend += tile.addend_stride) HWY_UNROLL(8)
+    for (int v = 0; v < vectors; ++v)
+      _mm512_storeu_ps(out + 16 * v, _mm512_add_ps(sum[r][v], _mm512_loadu_ps(addend + 16 * v)));
+  } else {
+    alignas(64) float sums[rows * vectors * 16];
+    HWY_UNROLL(8)
+    for (int r = 0; r < rows; ++r) HWY_UNROLL(8)
+    for (int v = 0; v < vectors; ++v) _mm512_store_ps(sums + (r * vectors + v) * 16, sum[r][v]);
+    finish_any<vectors, rows>(tile, sums);
   }
+}
+
+// The addend comes from memory (a gradient) and stores want their lines: asked for before the loop, they are
+// there after it.
+template <int vectors, int rows>
+HWY_INLINE void prefetch_result(const Tile& tile) {
+  const auto prefetch = [](const void* data, DType dtype, int64_t stride) {
+    const int64_t size = static_cast<int64_t>(size_bytes(dtype));
+    const char* row = static_cast<const char*>(data);
+    for (int64_t r = 0; r < rows; ++r, row += stride * size)
+      for (int64_t c = 0; c < 16 * vectors * size; c += 64) __builtin_prefetch(row + c, 1);
+  };
+  prefetch(tile.out, tile.out_dtype, tile.out_stride);
+  if (tile.addend != nullptr && tile.addend != tile.out)
+    prefetch(tile.addend, tile.addend_dtype, tile.addend_stride);
 }
 
 // Operand is what a lane of 32 bits holds: an fp32, or a pair of bf16 along the depth (kGroup).
@@ -239,34 +250,40 @@ void prefetch_addend(const Tile& tile) {
 // streamed and asked for 16 steps ahead.
 template <class Operand, int vectors, int rows>
 void multiply_tile(const Tile& tile) {
-  prefetch_addend<vectors, rows>(tile);
+  prefetch_result<vectors, rows>(tile);
   __m512 sum[rows][vectors];
-  for (int r = 0; r < rows; ++r)
-    for (int v = 0; v < vectors; ++v) sum[r][v] = _mm512_setzero_ps();
+  HWY_UNROLL(8)
+  for (int r = 0; r < rows; ++r) HWY_UNROLL(8)
+  for (int v = 0; v < vectors; ++v) sum[r][v] = _mm512_setzero_ps();
   const int64_t stride = tile.left.row_stride_bytes;
   const std::byte* left[3] = {tile.left.data, tile.left.data + 3 * stride, tile.left.data + 6 * stride};
   const float* right = reinterpret_cast<const float*>(tile.panel);
   const int64_t steps = tile.depth / Operand::kGroup;
   for (int64_t k = 0; k < steps; ++k) {
     __m512 b[vectors];
+    HWY_UNROLL(8)
     for (int v = 0; v < vectors; ++v) {
       _mm_prefetch(reinterpret_cast<const char*>(right + 16 * (16 * vectors + v)), _MM_HINT_T0);
       b[v] = _mm512_loadu_ps(right + 16 * v);
     }
     right += 16 * vectors;
+    HWY_UNROLL(8)
     for (int r = 0; r < rows; ++r) {
       float unit;
       std::memcpy(&unit, left[r / 3] + r % 3 * stride, sizeof unit);
       const __m512 a = _mm512_set1_ps(unit);
+      HWY_UNROLL(8)
       for (int v = 0; v < vectors; ++v) sum[r][v] = Operand::multiply_add(a, b[v], sum[r][v]);
     }
     for (const std::byte*& row : left) row += tile.left.depth_stride_bytes;
   }
   if (tile.depth % Operand::kGroup != 0) {  // half a pair: the other half may be another row's, or no memory
+    HWY_UNROLL(8)
     for (int r = 0; r < rows; ++r) {
       uint16_t last;
       std::memcpy(&last, left[r / 3] + r % 3 * stride, sizeof last);
       const __m512 a = _mm512_castsi512_ps(_mm512_set1_epi32(last));
+      HWY_UNROLL(8)
       for (int v = 0; v < vectors; ++v)
         sum[r][v] = Operand::multiply_add(a, _mm512_loadu_ps(right + 16 * v), sum[r][v]);
     }

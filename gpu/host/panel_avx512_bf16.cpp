@@ -6,7 +6,7 @@
 #include "engine/base/error.h"
 #include "gpu/host/panel.h"
 
-HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma")
+HWY_PUSH_ATTRIBUTES("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,prfchw")
 #include "gpu/host/panel_avx512.h"
 
 namespace sluice::gpu::host {
