@@ -119,6 +119,11 @@ void forward_queries(const AttentionForward& op, const PanelKernel& kernel, cons
     block.offset = before + query;
     block.visible = block.offset + block.count;
     block.stride = score_stride(block.visible);
+    const int64_t next = block.row + block.count;
+    const int64_t next_end = std::min(segment.query_begin + end, next + block_queries(op.shape));
+    const int64_t cols = group * op.shape.head_dim;
+    prefetch_rows<0>(op.q.row_range(next, next_end).col_range(key_head * cols, (key_head + 1) * cols));
+    prefetch_rows<1>(op.o.row_range(next, next_end).col_range(key_head * cols, (key_head + 1) * cols));
     forward_block(block, scratch);
   }
 }

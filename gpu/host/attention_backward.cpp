@@ -161,6 +161,16 @@ void backward_block(const Block& block, Scratch& scratch) {
                     scratch.queries, scratch.dk);
 }
 
+// Of all heads of the group, which lie side by side.
+void prefetch_block(const AttentionBackward& op, int64_t key_head, int64_t begin, int64_t end) {
+  const int64_t cols = op.shape.head_count / op.shape.key_value_head_count * op.shape.head_dim;
+  const auto rows = [&](const View& view) {
+    return view.row_range(begin, end).col_range(key_head * cols, (key_head + 1) * cols);
+  };
+  for (const View* view : {&op.q, &op.o, &op.d_o}) prefetch_rows<0>(rows(*view));
+  prefetch_rows<1>(rows(op.dq));
+}
+
 void backward_head(const AttentionBackward& op, const PanelKernel& kernel, const AttentionSegment& segment,
                    int64_t key_head, std::byte* memory) {
   Scratch scratch = cut(op, kernel, memory);
@@ -180,6 +190,8 @@ void backward_head(const AttentionBackward& op, const PanelKernel& kernel, const
     block.count = std::min(block_queries(op.shape), segment.query_count - query);
     block.visible = query + block.count;
     block.stride = score_stride(block.visible);
+    const int64_t next = block.row + block.count, end = segment.query_begin + segment.query_count;
+    prefetch_block(op, key_head, next, std::min(end, next + block_queries(op.shape)));
     backward_block(block, scratch);
   }
   const View dk = keys_of(op.dk), dv = keys_of(op.dv);

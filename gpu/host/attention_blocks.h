@@ -103,6 +103,17 @@ inline const PanelKernel& attention_kernel(DType dtype, const PanelKernel* chose
   return chosen != nullptr ? *chosen : kernel_table().attention(dtype);
 }
 
+// Asks for rows that the next block reads or writes: each head's part of a row is a few lines far from the
+// next row's, which the processor does not foresee.
+template <int write>
+void prefetch_rows(const View& rows) {
+  const int64_t row_bytes = rows.cols * static_cast<int64_t>(size_bytes(rows.dtype));
+  for (int64_t r = 0; r < rows.rows; ++r) {
+    const std::byte* row = rows.data + r * rows.stride * static_cast<int64_t>(size_bytes(rows.dtype));
+    for (int64_t i = 0; i < row_bytes; i += 64) __builtin_prefetch(row + i, write);
+  }
+}
+
 // Fills rows that no range covers with zeros. Ranges are (begin, count).
 void zero_uncovered(const View& view, const std::vector<std::pair<int64_t, int64_t>>& ranges);
 
