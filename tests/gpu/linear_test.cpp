@@ -264,6 +264,34 @@ TEST_P(LinearTest, WeightGradientBitsDependOnNoThread) {
   }
 }
 
+// The library's kernel on packed blocks against one whole call of the library on plain operands.
+TEST(LibraryMatmul, PackedAndPlainAreBitEqual) {
+  SerialExecutor serial;
+  const int64_t rows = 192, n = 768, k = 576;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    const MatmulKernel* kernel = library_matmul(dtype);
+    if (kernel == nullptr) continue;
+    const LinearOptions options{kernel, 64};
+    Matrix x(dtype, rows, k, 1, 0, 0), w(dtype, n, k, 2, 0, 0);
+    Matrix packed_y(DType::f32, rows, n, 3, 0, 0), plain_y(DType::f32, rows, n, 3, 0, 0);
+    Packed packed({{w.view(), {}}}, dtype, WeightLayout::forward, serial, options);
+    run_op(LinearForward{x.view(), packed.weight, {}, packed_y.view()}, serial, options);
+    for (bool pack_right : {false, true}) {
+      const LibraryProduct plain = make_library_product({.operand = dtype,
+                                                         .out = DType::f32,
+                                                         .rows = rows,
+                                                         .depth = k,
+                                                         .cols = n,
+                                                         .right = PackOrder::depth_is_col,
+                                                         .pack_right = pack_right},
+                                                        w.view().data, 1);
+      ASSERT_TRUE(plain);
+      plain(x.view().data, plain_y.view().data);
+      EXPECT_TRUE(packed_y.bytes() == plain_y.bytes()) << name(dtype) << (pack_right ? " packed" : " plain");
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kernels, LinearTest, testing::ValuesIn(usable_matmul_kernels()),
                          [](const auto& param) { return std::string(param.param->name()); });
 
