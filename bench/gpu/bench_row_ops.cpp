@@ -45,6 +45,7 @@ void run_host(const gpu::Op& any, Executor& pool, std::vector<std::byte>& worksp
 int64_t bytes_moved(const gpu::Op& op) {
   size_t total = 0;
   for (const gpu::MemoryAccess& access : gpu::accesses(op)) total += access.size_bytes;
+  if (const auto* rope = std::get_if<gpu::Rope>(&op)) total += rope->x.span_bytes();  // read as well
   return static_cast<int64_t>(total);
 }
 

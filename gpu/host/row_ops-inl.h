@@ -56,23 +56,23 @@ HWY_INLINE FloatVec load(const Float16* from) {
 #endif
 }
 
-// to_bfloat16 of engine/base/float_bits.h, left in the low word of each lane.
+// to_bfloat16 of engine/base/float_bits.h, in the high word of each lane; the low word is what was rounded
+// off.
 HWY_INLINE BitsVec bf16_bits(FloatVec value) {
   const BitsTag d;
   const BitsVec bits = hn::BitCast(d, value);
-  const BitsVec high = hn::ShiftRight<16>(bits);
-  const BitsVec odd = hn::And(high, hn::Set(d, 1));
-  const BitsVec rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(d, 0x7fff)), odd));
-  const auto nan = hn::RebindMask(d, hn::IsNaN(value));
-  return hn::IfThenElse(nan, hn::Or(high, hn::Set(d, 0x40)), rounded);
+  const BitsVec odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1));
+  const BitsVec rounded = hn::Add(hn::Add(bits, hn::Set(d, 0x7fff)), odd);
+  const BitsVec quiet = hn::Or(bits, hn::Set(d, 0x400000));
+  return hn::IfThenElse(hn::RebindMask(d, hn::IsNaN(value)), quiet, rounded);
 }
 
 HWY_INLINE void store(FloatVec value, float* to) {
   hn::StoreU(value, FloatTag(), to);
 }
 HWY_INLINE void store(FloatVec value, BFloat16* to) {
-  const auto words = hn::DemoteTo(Word(), hn::BitCast(IntTag(), bf16_bits(value)));
-  hn::StoreU(words, Word(), reinterpret_cast<uint16_t*>(to));
+  hn::StoreU(hn::TruncateTo(Word(), hn::ShiftRight<16>(bf16_bits(value))), Word(),
+             reinterpret_cast<uint16_t*>(to));
 }
 HWY_INLINE void store(FloatVec value, Float16* to) {
 #if HWY_TARGET <= HWY_AVX2
@@ -89,7 +89,7 @@ HWY_INLINE void store(FloatVec value, Float16* to) {
 template <class T>
 HWY_INLINE FloatVec rounded(FloatVec value) {
   if constexpr (sizeof(T) == sizeof(float)) return value;
-  return hn::BitCast(FloatTag(), hn::ShiftLeft<16>(bf16_bits(value)));
+  return hn::BitCast(FloatTag(), hn::And(bf16_bits(value), hn::Set(BitsTag(), 0xffff0000u)));
 }
 
 // ---- loops -------------------------------------------------------------------------------------------
@@ -195,12 +195,12 @@ HWY_INLINE void for_each_unit(int64_t size, const Body& body) {
 
 // ---- exp ---------------------------------------------------------------------------------------------
 
-// e^x within 2 ulp (tests/gpu/host/row_ops_exp_test.cpp), subnormal results included; 0 and infinity beyond
-// the range, NaN for NaN. Reduction to |r| <= ln(2) / 2 and polynomial of Cephes' expf (Moshier 1989).
+// e^x within 2 ulp (tests/gpu/host/row_ops_exp_test.cpp) where that is a normal number; 0 below, the largest
+// float above, NaN for NaN. Reduction to |r| <= ln(2) / 2 and polynomial of Cephes' expf (Moshier 1989).
 HWY_INLINE FloatVec exp(FloatVec x) {
   const FloatTag d;
   const IntTag di;
-  const FloatVec bounded = hn::Max(hn::Min(x, set(89.0f)), set(-104.0f));
+  const FloatVec bounded = hn::Min(x, set(88.7228317f));  // ln of the largest float, rounded down
   const FloatVec magic =
       set(12582912.0f);  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   const FloatVec shifted = hn::MulAdd(bounded, set(1.44269504f), magic);
@@ -214,13 +214,10 @@ HWY_INLINE FloatVec exp(FloatVec x) {
   p = hn::MulAdd(p, r, set(1.6666665459e-1f));
   p = hn::MulAdd(p, r, set(5.0000001201e-1f));
   p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), set(1.0f));
-  // 2^n in two factors: n reaches -150 and 128, where one would not be a normal number.
-  const auto exponent = hn::Sub(hn::BitCast(di, shifted), hn::BitCast(di, magic));
-  const auto half = hn::ShiftRight<1>(exponent);
-  const auto bias = hn::Set(di, 127);
-  const auto first = hn::ShiftLeft<23>(hn::Add(half, bias));
-  const auto second = hn::ShiftLeft<23>(hn::Add(hn::Sub(exponent, half), bias));
-  p = hn::Mul(hn::Mul(p, hn::BitCast(d, first)), hn::BitCast(d, second));
+  // Times 2^n, by its exponent: the bits of `magic` leave on the left.
+  const auto power = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
+  p = hn::BitCast(d, hn::Add(hn::BitCast(di, p), power));
+  p = hn::IfThenElse(hn::Lt(x, set(-87.33654f)), set(0), p);  // ln of the smallest normal float
   return hn::IfThenElse(hn::IsNaN(x), x, p);
 }
 
