@@ -93,6 +93,10 @@ void BpeModel::add_join(std::string_view left, std::string_view right) {
   size_t end = left.size();
   size_t begin = 0;
   const uint64_t key = uint64_t{utf8::previous(left, end)} << 32 | utf8::next(right, begin);
+  if (key >> 32 < 128 && (key & 0xffffffff) < 128) {
+    ascii_joins_.set((key >> 32) * 128 + (key & 0xffffffff));
+    return;
+  }
   if ((join_count_ + 1) * 2 > joins_.size()) {
     const std::vector<uint64_t> old = std::move(joins_);
     joins_.assign(old.empty() ? 1024 : old.size() * 2, kEmpty);
@@ -110,6 +114,7 @@ void BpeModel::add_join(std::string_view left, std::string_view right) {
 }
 
 bool BpeModel::may_join(char32_t left, char32_t right) const {
+  if (left < 128 && right < 128) return ascii_joins_[left * 128 + right];
   if (joins_.empty()) return false;
   const uint64_t key = uint64_t{left} << 32 | right;
   size_t at = mix(key) & (joins_.size() - 1);

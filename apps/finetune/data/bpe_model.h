@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -80,8 +81,9 @@ class BpeModel {
 
   Vocabulary vocabulary_;
   BpeOptions options_;
-  std::vector<Slot> slots_;      // a power of two, at most two thirds full
-  std::vector<uint64_t> joins_;  // open addressing; character pairs
+  std::vector<Slot> slots_;             // a power of two, at most two thirds full
+  std::bitset<128 * 128> ascii_joins_;  // left * 128 + right: the pairs asked for most
+  std::vector<uint64_t> joins_;         // open addressing; character pairs
   size_t join_count_ = 0;
   std::array<int32_t, 256> byte_symbols_;
   std::array<int32_t, 128> ascii_symbols_;
