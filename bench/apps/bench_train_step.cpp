@@ -1,0 +1,234 @@
+// How near a whole training step comes to its matmuls alone: SmolLM2-135M's shape with random weights, 2
+// micro-batches of 2 rows of 512 tokens, 1 + 3 optimizer steps. The limit is the time of the linear layers
+// and the head (no recompute, no attention) at the best rate that the same shapes reach in the same run.
+//
+//   bench_train_step [--full] [--dtype fp32|bf16] [--lean | --fast]
+//
+// Prints tokens/s, memory and `ratio step_vs_matmul R` (with --full `ratio step_vs_matmul_DTYPE_PLAN R` for
+// all).
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "apps/finetune/runtime.h"
+#include "apps/finetune/trainer.h"
+#include "bench/support/matmul_rate.h"
+
+namespace sluice::bench {
+namespace {
+
+using finetune::MicroBatch;
+using finetune::Trainer;
+using finetune::TrainerOptions;
+
+constexpr int64_t kRows = 2;
+constexpr int64_t kRowTokens = 512;
+constexpr int kMicroBatches = 2;
+constexpr int kTimedSteps = 3;
+
+ModelConfig smollm2(int64_t layers) {
+  ModelConfig config;
+  config.hidden_size = 576;
+  config.intermediate_size = 1536;
+  config.layer_count = layers;
+  config.head_count = 9;
+  config.kv_head_count = 3;
+  config.head_dim = 64;
+  config.vocab_size = 49152;
+  config.max_position_embeddings = 8192;
+  config.rms_norm_eps = 1e-5f;
+  config.rope.theta = 100000;
+  config.tied_embeddings = true;
+  return config;
+}
+
+// A 64-bit mix (splitmix64, Steele et al. 2014): the bench's random numbers are a function of their index.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+// Norm weights 1, others uniform with the standard deviation 0.02 that such models start from.
+void fill_weights(TensorStore& store) {
+  for (size_t tensor = 0; tensor < store.model().tensors.size(); ++tensor) {
+    const TensorSpec& spec = store.model().tensors[tensor];
+    std::vector<float> row(static_cast<size_t>(spec.cols));
+    for (int64_t r = 0; r < spec.rows; ++r) {
+      for (size_t c = 0; c < row.size(); ++c) {
+        const uint64_t bits = mix((uint64_t{tensor} << 40) + static_cast<uint64_t>(r) * row.size() + c);
+        row[c] = spec.rows == 1 ? 1.0f : 0.0693f * (static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f);
+      }
+      store.write_rows(TensorId{static_cast<int32_t>(tensor)}, r, 1, row.data());
+    }
+  }
+}
+
+std::vector<MicroBatch> random_batches(int64_t rows, int64_t row_tokens, int64_t vocab) {
+  std::vector<MicroBatch> batches(kMicroBatches);
+  for (size_t b = 0; b < batches.size(); ++b) {
+    MicroBatch& batch = batches[b];
+    batch.document_offsets.push_back(0);
+    const auto token = [&](int64_t row, int64_t t) {
+      return static_cast<int32_t>(mix(b * 1000003 + static_cast<uint64_t>(row * row_tokens + t)) %
+                                  static_cast<uint64_t>(vocab));
+    };
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t t = 0; t < row_tokens; ++t) {
+        batch.tokens.push_back(token(row, t));
+        batch.positions.push_back(static_cast<int32_t>(t));
+        batch.targets.push_back(t + 1 < row_tokens ? token(row, t + 1) : -1);
+        batch.weights.push_back(1);
+      }
+      batch.document_offsets.push_back(static_cast<int32_t>(batch.tokens.size()));
+      batch.row_sources.push_back("row " + std::to_string(row));
+    }
+  }
+  return batches;
+}
+
+TrainerOptions trainer_options(DType dtype, int64_t rows, int64_t row_tokens) {
+  TrainerOptions options{.compute_dtype = dtype,
+                         .limits = {.micro_batch_count = kMicroBatches,
+                                    .tokens = rows * row_tokens,
+                                    .rows = rows,
+                                    .tokens_per_row = row_tokens}};
+  options.adam = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
+  return options;
+}
+
+// The kernels that will be timed against plain loops in double precision: one step of one layer, loss and
+// norm.
+bool verify(DType dtype) {
+  ModelConfig config = smollm2(1);
+  config.vocab_size = 1024;
+  double loss[2], norm[2];
+  for (const bool reference : {false, true}) {
+    finetune::Runtime runtime = finetune::make_runtime({.reference_ops = reference});
+    Trainer trainer(*runtime.device, *runtime.pool, config, trainer_options(dtype, 1, 64));
+    fill_weights(trainer.engine().store());
+    const finetune::StepReport report = trainer.step(random_batches(1, 64, config.vocab_size), 1e-4);
+    loss[reference] = report.loss;
+    norm[reference] = report.gradient_norm;
+  }
+  const double limit =
+      dtype == DType::f32 ? 1e-5 : 1e-2;  // 64 tokens, sums of 1536: far above rounding, far below an error
+  const bool good =
+      std::abs(loss[0] - loss[1]) <= limit * loss[1] && std::abs(norm[0] - norm[1]) <= limit * norm[1];
+  std::printf("verify %s: loss %.6f for %.6f, gradient norm %.6f for %.6f: %s\n",
+              std::string(name(dtype)).c_str(), loss[0], loss[1], norm[0], norm[1], good ? "ok" : "WRONG");
+  return good;
+}
+
+double limit_seconds(const ModelConfig& config, DType dtype, Executor& pool) {
+  const int64_t tokens = kRows * kRowTokens;
+  const int64_t query = config.head_count * config.head_dim;
+  const int64_t key = config.kv_head_count * config.head_dim;
+  struct Counted {
+    LinearShape shape;
+    double count;
+  };
+  const double layers = static_cast<double>(config.layer_count);
+  const std::vector<Counted> shapes{{{tokens, config.hidden_size, query + 2 * key}, layers},
+                                    {{tokens, query, config.hidden_size}, layers},
+                                    {{tokens, config.hidden_size, 2 * config.intermediate_size}, layers},
+                                    {{tokens, config.intermediate_size, config.hidden_size}, layers},
+                                    {{tokens, config.hidden_size, config.vocab_size}, 1}};
+  double seconds = 0, flops = 0;
+  for (const Counted& counted : shapes) {
+    for (const Direction direction :
+         {Direction::forward, Direction::backward_input, Direction::backward_weight}) {
+      const int rounds = counted.count > 1 ? 7 : 3;
+      seconds += counted.count * matmul_seconds(counted.shape, direction, dtype, pool, rounds).best();
+      flops += counted.count * counted.shape.flops();
+    }
+  }
+  std::printf("  matmuls alone: %.3f s a micro-batch, %.0f GFLOP/s\n", seconds, flops / seconds * 1e-9);
+  return seconds * kMicroBatches;
+}
+
+struct Run {
+  DType dtype;
+  bool lean;
+};
+
+double measure(const Run& run, const std::string& ratio_name) {
+  finetune::Runtime runtime = finetune::make_runtime({});
+  const ModelConfig config = smollm2(30);
+  const size_t base_bytes = finetune::resident_bytes();
+  TrainerOptions options = trainer_options(run.dtype, kRows, kRowTokens);
+  if (run.lean) {
+    options.recompute = Recompute::all;
+    options.prefetch_distance = 0;
+  }
+  const std::vector<MicroBatch> batches = random_batches(kRows, kRowTokens, config.vocab_size);
+  finetune::PeakMemory peak;
+  Trainer trainer(*runtime.device, *runtime.pool, config, options);
+  fill_weights(trainer.engine().store());
+  std::vector<double> step_seconds;
+  finetune::StepReport report;
+  std::printf("%s, %s plan:\n", std::string(name(run.dtype)).c_str(), run.lean ? "lean" : "fast");
+  for (int step = 0; step < 1 + kTimedSteps; ++step) {
+    const auto begin = std::chrono::steady_clock::now();
+    report = trainer.step(batches, 1e-4);
+    if (step > 0) {
+      step_seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    std::printf("  step %d: loss %.5f, gradient norm %.4f, %.3f s\n", step, report.loss, report.gradient_norm,
+                std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  trainer.engine().wait();
+  std::ranges::sort(step_seconds);
+  const double median = step_seconds[step_seconds.size() / 2];
+  const Plan& plan = trainer.engine().plan();
+  const double planned =
+      static_cast<double>(plan.peak_bytes(Tier::device) + plan.peak_bytes(Tier::host) + base_bytes);
+  std::printf("  memory: peak %.2f GB (base %.2f); planned device %.2f, host %.2f; measured / planned %.3f\n",
+              static_cast<double>(peak.bytes()) * 1e-9, static_cast<double>(base_bytes) * 1e-9,
+              static_cast<double>(plan.peak_bytes(Tier::device)) * 1e-9,
+              static_cast<double>(plan.peak_bytes(Tier::host)) * 1e-9,
+              static_cast<double>(peak.bytes()) / planned);
+  const double limit = limit_seconds(config, run.dtype, *runtime.pool);
+  const double tokens = static_cast<double>(kRows * kRowTokens * kMicroBatches);
+  std::printf("  median step %.3f s, %.0f tokens/s, blocked in acquire %.3f s\n", median, tokens / median,
+              report.acquire_blocked_seconds);
+  std::printf("ratio %s %.3f\n", ratio_name.c_str(), limit / median);
+  return limit / median;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  const auto has = [&](const char* flag) { return std::ranges::count(arguments, flag) > 0; };
+  const finetune::Runtime runtime = finetune::make_runtime({});
+  DType dtype = runtime.device->traits().preferred_compute_dtype;
+  if (has("fp32")) dtype = DType::f32;
+  if (has("bf16")) dtype = DType::bf16;
+  if (!verify(dtype)) return 1;
+  if (!has("--full")) {
+    measure({dtype, has("--lean")}, "step_vs_matmul");
+    return 0;
+  }
+  if (!verify(dtype == DType::f32 ? DType::bf16 : DType::f32)) return 1;
+  for (const DType each : {DType::f32, DType::bf16}) {
+    for (const bool lean : {false, true}) {
+      measure({each, lean}, "step_vs_matmul_" + std::string(name(each)) + (lean ? "_lean" : "_fast"));
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace sluice::bench
+
+int main(int count, char** values) {
+  try {
+    return sluice::bench::run({values + 1, values + count});
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "bench_train_step: %s\n", error.what());
+    return 1;
+  }
+}
