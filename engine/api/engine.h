@@ -65,6 +65,10 @@ class GradientLease {
 
   // The next contribution of `shard` to a part. Whoever asks must write.
   Target contribute(int part, int shard);
+  // The same for consecutive parts as one matrix, the rows of the first part on top: where their sums lie
+  // without gaps, all are trained and all have been contributed to alike. Else nullopt, and each part is to
+  // be asked for.
+  std::optional<Target> contribute_stacked(std::span<const int> parts, int shard);
   BlockId block() const { return block_; }
 
  private:
@@ -129,8 +133,8 @@ class Engine final : private LeaseOwner {
 
   // All gradients have been offered: AdamW runs under what follows, blocks in the given order.
   void begin_update(double learning_rate, std::span<const BlockId> order);
-  // Rows of the tensor's gradient of the last walk as they wait for (or went into) the update, before clipping, as fp32.
-  // The walk's gradients must have arrived (update_report).
+  // Rows of the tensor's gradient of the last walk as they wait for (or went into) the update, before
+  // clipping, as fp32. The walk's gradients must have arrived (update_report).
   void read_gradient(TensorId tensor, int64_t row_begin, int64_t row_count, float* rows) const;
   // Waits for the gradient norm of the last begin_update.
   UpdateReport update_report() { return optimizer_->report(); }

@@ -16,6 +16,23 @@ GradientLease::Target GradientLease::contribute(int part, int shard) {
   return {sum, accumulate};
 }
 
+std::optional<GradientLease::Target> GradientLease::contribute_stacked(std::span<const int> parts,
+                                                                       int shard) {
+  const std::vector<gpu::View>& views = views_.at(static_cast<size_t>(shard));
+  std::vector<bool>& written = written_[static_cast<size_t>(shard)];
+  gpu::View all = views.at(static_cast<size_t>(parts[0]));
+  const bool accumulate = written[static_cast<size_t>(parts[0])];
+  for (const int part : parts.subspan(1)) {
+    const gpu::View& next = views.at(static_cast<size_t>(part));
+    const bool follows =
+        all.data != nullptr && next.data == all.data + all.span_bytes() && next.cols == all.cols;
+    if (!follows || written[static_cast<size_t>(part)] != accumulate) return std::nullopt;
+    all.rows += next.rows;
+  }
+  for (const int part : parts) written[static_cast<size_t>(part)] = true;
+  return Target{all, accumulate};
+}
+
 GradientLease Engine::gradients(BlockId block) {
   SLUICE_CHECK(gradient_ring_.slot_count() > 0, "gradients need a training engine with device gradients");
   const int slot = next_gradient_slot_;
@@ -114,7 +131,8 @@ void Engine::read_gradient(TensorId tensor, int64_t row_begin, int64_t row_count
     if (optimizer_->waiting_dtype(place.block) == DType::f32) {
       std::memcpy(rows, waiting + first * 4, cols * 4);
     } else {
-      cpu_optim::convert(std::span(reinterpret_cast<const BFloat16*>(waiting) + first, cols), std::span(rows, cols));
+      cpu_optim::convert(std::span(reinterpret_cast<const BFloat16*>(waiting) + first, cols),
+                         std::span(rows, cols));
     }
   }
 }

@@ -1,6 +1,8 @@
 #include "apps/finetune/model/decoder.h"
 
+#include <array>
 #include <cmath>
+#include <span>
 
 namespace sluice::finetune {
 namespace {
@@ -12,6 +14,23 @@ void add_weight_gradient(GradientLease& gradients, int part, int shard, const gp
   if (target.sum.data == nullptr) return;
   bench.submit(
       gpu::LinearBackwardWeight{.dy = dy, .x = x, .dw = target.sum, .accumulate = target.accumulate});
+}
+
+// The same for weights that are used as one: dy has their outputs side by side. One op where it can be, since
+// it packs x once; the sums are the same either way.
+void add_stacked_gradients(GradientLease& gradients, std::span<const int> parts,
+                           std::span<const int64_t> outputs, int shard, const gpu::View& dy,
+                           const gpu::View& x, const Workbench& bench) {
+  if (const auto target = gradients.contribute_stacked(parts, shard)) {
+    bench.submit(
+        gpu::LinearBackwardWeight{.dy = dy, .x = x, .dw = target->sum, .accumulate = target->accumulate});
+    return;
+  }
+  int64_t begin = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    add_weight_gradient(gradients, parts[i], shard, dy.col_range(begin, begin + outputs[i]), x, bench);
+    begin += outputs[i];
+  }
 }
 
 // Rows of the head go in fixed chunks: calls body(begin, end).
@@ -97,16 +116,16 @@ void Decoder::forward_layer(const PreparedBlock& weights, const RopeViews& rope,
       .x = activated, .weight = weights.forward(layer_linear::down), .addend = saved.middle, .y = y});
 }
 
-void Decoder::backward_layer(const PreparedBlock& weights, GradientLease& gradients, int shard, const RopeViews& rope,
-                             const BatchViews& batch, const gpu::View& x, const gpu::View& dx,
-                             const SavedLayer& saved, const Workbench& bench) const {
+void Decoder::backward_layer(const PreparedBlock& weights, GradientLease& gradients, int shard,
+                             const RopeViews& rope, const BatchViews& batch, const gpu::View& x,
+                             const gpu::View& dx, const SavedLayer& saved, const Workbench& bench) const {
   backward_mlp(weights, gradients, shard, dx, saved, bench);
   backward_attention(weights, gradients, shard, rope, batch, x, dx, saved, bench);
 }
 
 // dx: at the layer's output in, at `middle` out.
-void Decoder::backward_mlp(const PreparedBlock& weights, GradientLease& gradients, int shard, const gpu::View& dx,
-                           const SavedLayer& saved, const Workbench& bench) const {
+void Decoder::backward_mlp(const PreparedBlock& weights, GradientLease& gradients, int shard,
+                           const gpu::View& dx, const SavedLayer& saved, const Workbench& bench) const {
   const Scratch::Scope scope(*bench.scratch);
   const int64_t tokens = dx.rows;
   const int64_t inner = config_.intermediate_size;
@@ -121,8 +140,8 @@ void Decoder::backward_mlp(const PreparedBlock& weights, GradientLease& gradient
   const gpu::View normed = bench.scratch->take(dtype_, tokens, config_.hidden_size);
   const gpu::View& norm_weight = weights.plain(layer_part::post_norm);
   bench.submit(norm(saved.middle, norm_weight, normed, {}));
-  add_weight_gradient(gradients, layer_part::gate, shard, d_gate_up.col_range(0, inner), normed, bench);
-  add_weight_gradient(gradients, layer_part::up, shard, d_gate_up.col_range(inner, 2 * inner), normed, bench);
+  add_stacked_gradients(gradients, std::array{int{layer_part::gate}, int{layer_part::up}},
+                        std::array{inner, inner}, shard, d_gate_up, normed, bench);
   const gpu::View& d_normed = normed;  // no longer needed
   bench.submit(gpu::LinearBackwardInput{
       .dy = d_gate_up, .weight = weights.backward(layer_linear::gate_up), .dx = d_normed});
@@ -170,9 +189,9 @@ void Decoder::backward_attention(const PreparedBlock& weights, GradientLease& gr
   const gpu::View normed = bench.scratch->take(dtype_, tokens, config_.hidden_size);
   const gpu::View& norm_weight = weights.plain(layer_part::input_norm);
   bench.submit(norm(x, norm_weight, normed, {}));
-  add_weight_gradient(gradients, layer_part::q, shard, gradient.q, normed, bench);
-  add_weight_gradient(gradients, layer_part::k, shard, gradient.k, normed, bench);
-  add_weight_gradient(gradients, layer_part::v, shard, gradient.v, normed, bench);
+  add_stacked_gradients(gradients, std::array{int{layer_part::q}, int{layer_part::k}, int{layer_part::v}},
+                        std::array{gradient.q.cols, gradient.k.cols, gradient.v.cols}, shard, d_qkv, normed,
+                        bench);
   const gpu::View& d_normed = normed;  // no longer needed
   bench.submit(
       gpu::LinearBackwardInput{.dy = d_qkv, .weight = weights.backward(layer_linear::qkv), .dx = d_normed});
@@ -227,9 +246,10 @@ void Decoder::forward_head(const PreparedBlock& weights, const HeadPiece& piece,
   });
 }
 
-void Decoder::backward_head(const PreparedBlock& weights, GradientLease& gradients, int shard, const HeadPiece& piece,
-                            const BatchViews& batch, const gpu::View& hidden, const HeadSums& sums,
-                            float scale, const gpu::View& d_hidden, const Workbench& bench) const {
+void Decoder::backward_head(const PreparedBlock& weights, GradientLease& gradients, int shard,
+                            const HeadPiece& piece, const BatchViews& batch, const gpu::View& hidden,
+                            const HeadSums& sums, float scale, const gpu::View& d_hidden,
+                            const Workbench& bench) const {
   const Scratch::Scope scope(*bench.scratch);
   const int64_t chunk_rows = std::min(kHeadRows, hidden.rows);
   const gpu::View all_logits = bench.scratch->take(DType::f32, chunk_rows, piece.rows);
