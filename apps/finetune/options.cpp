@@ -218,6 +218,7 @@ ParsedCommand parse_train(Arguments arguments) {
   OptionTable table("train", "train --model DIR --data FILE --output DIR [options]",
                     "Fine-tunes a model and writes it as a folder like the one it came from.");
   add_train(table, options, Presence::required);
+  add_json(table, options.json);
   ParsedCommand command = finish(table, arguments, options);
   if (const auto* train = std::get_if<TrainOptions>(&command)) check_train(*train);
   return command;

@@ -9,6 +9,7 @@
 
 #include "apps/finetune/learning_rate.h"
 #include "engine/base/dtype.h"
+#include "engine/schedule/plan.h"
 
 namespace sluice::finetune {
 
@@ -18,7 +19,6 @@ namespace sluice::finetune {
 // logging_steps (1 for 500).
 
 enum class OnBadRow { stop, skip };
-enum class Recompute { automatic, none, all };  // of activations in backward
 
 // How the engine runs, whatever the command. None of these changes a number, except compute_dtype.
 struct EngineOptions {
@@ -56,8 +56,9 @@ struct TrainOptions {
   int64_t gradient_accumulation_steps = 1;
   int64_t gradient_shards = 1;  // divides gradient_accumulation_steps
   uint64_t seed = 42;
-  Recompute recompute = Recompute::automatic;
+  Recompute recompute = Recompute::automatic;  // of activations in backward
   int64_t logging_steps = 1;  // on the screen; events.jsonl has every step
+  bool json = false;          // the result as one JSON object on standard output
 };
 
 struct PlanOptions {

@@ -1,0 +1,89 @@
+#include "apps/finetune/output_folder.h"
+
+#include <cerrno>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <unistd.h>
+
+#include "apps/finetune/events.h"
+#include "engine/base/error.h"
+#include "io/file.h"
+
+namespace sluice::finetune {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void refuse(const fs::path& output, const std::string& why) {
+  throw Error(ErrorKind::usage, "the output folder " + output.string() + " " + why);
+}
+
+bool is_staging(const fs::directory_entry& entry) {
+  return entry.path().filename().string().starts_with(".partial-") && entry.is_directory();
+}
+
+std::string event_of(const std::string& line) {
+  const nlohmann::json event = nlohmann::json::parse(line, nullptr, false);
+  if (!event.is_object() || !event.contains("event") || !event["event"].is_string()) return "";
+  return event["event"];
+}
+
+enum class Diary { foreign, unfinished, finished };
+
+Diary read_diary(const fs::path& path) {
+  std::ifstream in(path);
+  std::string line, last;
+  if (!std::getline(in, line)) return fs::file_size(path) == 0 ? Diary::unfinished : Diary::foreign;
+  if (event_of(line) != "start") return Diary::foreign;
+  while (std::getline(in, line)) last = line;
+  return event_of(last) == "end" ? Diary::finished : Diary::unfinished;
+}
+
+void check_contents(const fs::path& output) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(output)) {
+    const std::string name = entry.path().filename();
+    if (is_staging(entry)) continue;
+    if (name == kEventsName && entry.is_regular_file()) {
+      const Diary diary = read_diary(entry.path());
+      if (diary == Diary::unfinished) continue;
+      if (diary == Diary::finished) refuse(output, "holds a finished run. Choose another one, or remove it.");
+    }
+    refuse(output, "holds something already (" + name +
+                       "), which training would mix its result with. Choose another one, or remove it.");
+  }
+}
+
+}  // namespace
+
+void check_output_folder(const fs::path& output) {
+  std::error_code error;
+  fs::path nearest = fs::absolute(output);
+  while (!fs::exists(fs::symlink_status(nearest, error)) && nearest.has_relative_path())
+    nearest = nearest.parent_path();
+  if (!fs::is_directory(nearest, error))
+    refuse(output, "cannot be made: " + nearest.string() + " is not a folder.");
+  if (::access(nearest.c_str(), W_OK | X_OK) != 0) {
+    refuse(output, "cannot be written: " + nearest.string() + ": " + errno_text(errno) +
+                       ". Choose another one, or change its permissions.");
+  }
+  if (!fs::is_directory(output, error)) return;
+  try {
+    check_contents(output);
+  } catch (const fs::filesystem_error& fault) {
+    refuse(output, std::string("cannot be read: ") + fault.code().message() + ".");
+  }
+}
+
+void make_output_folder(const fs::path& output) {
+  std::error_code error;
+  fs::create_directories(output, error);
+  if (error) throw_file_error("create the folder", output, error.value());
+  for (const fs::directory_entry& entry : fs::directory_iterator(output, error)) {
+    std::error_code ignored;  // what stays is hidden and does no harm
+    if (is_staging(entry)) fs::remove_all(entry.path(), ignored);
+  }
+  if (error) throw_file_error("list the folder", output, error.value());
+}
+
+}  // namespace sluice::finetune

@@ -1,0 +1,111 @@
+#include "apps/finetune/train_events.h"
+
+#include <string_view>
+
+#include "apps/finetune/plan_report.h"
+#include "apps/finetune/version.h"
+
+namespace sluice::finetune {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string_view name(LearningRateSchedule schedule) {
+  return schedule == LearningRateSchedule::constant ? "constant"
+         : schedule == LearningRateSchedule::linear ? "linear"
+                                                    : "cosine";
+}
+
+std::string_view name(Recompute recompute) {
+  return recompute == Recompute::automatic ? "auto" : recompute == Recompute::none ? "none" : "all";
+}
+
+Json engine_json(const EngineOptions& options) {
+  return {{"compute_dtype", sluice::name(compute_dtype(options))},
+          {"device_memory", options.device_memory ? Json(*options.device_memory) : Json()},
+          {"threads", options.threads},
+          {"prefetch_distance", options.prefetch_distance}};
+}
+
+Json options_json(const TrainOptions& options) {
+  Json json = {{"model", options.model},
+               {"data", options.data.data},
+               {"output", options.output},
+               {"max_seq_length", options.data.max_seq_length},
+               {"on_bad_row", options.data.on_bad_row == OnBadRow::skip ? "skip" : "stop"},
+               {"max_steps", options.max_steps},
+               {"num_train_epochs", options.num_train_epochs},
+               {"learning_rate", options.learning_rate},
+               {"lr_scheduler_type", name(options.lr_scheduler_type)},
+               {"warmup_steps", options.warmup_steps},
+               {"weight_decay", options.weight_decay},
+               {"adam_beta1", options.adam_beta1},
+               {"adam_beta2", options.adam_beta2},
+               {"adam_epsilon", options.adam_epsilon},
+               {"max_grad_norm", options.max_grad_norm},
+               {"per_device_train_batch_size", options.per_device_train_batch_size},
+               {"gradient_accumulation_steps", options.gradient_accumulation_steps},
+               {"gradient_shards", options.gradient_shards},
+               {"seed", options.seed},
+               {"recompute", name(options.recompute)}};
+  json.update(engine_json(options.engine));
+  return json;
+}
+
+Json peak_json(const PeakBytes& peak) {
+  return {{"device", peak.device}, {"host", peak.host}, {"process", peak.process}};
+}
+
+}  // namespace
+
+Json start_event(const TrainOptions& options, const TrainSetup& setup, const Plan& plan) {
+  const DatasetReport& data = setup.data->report();
+  return {{"event", "start"},
+          {"options", options_json(options)},
+          {"versions", {{"finetune", kVersion}, {"compiler", __VERSION__}}},
+          {"kernel_table", plan_json(plan, setup.trainer)["kernel_table"]},
+          {"plan", plan_json(plan, setup.trainer)},
+          {"data",
+           {{"rows", data.row_count},
+            {"cut_rows", data.cut_count},
+            {"dropped_rows", data.unlabelled_count + data.bad_count},
+            {"tokens", data.token_count},
+            {"label_tokens", data.label_count}}},
+          {"steps_per_epoch", setup.steps_per_epoch},
+          {"total_steps", setup.total_steps},
+          {"warnings", setup.warnings}};
+}
+
+Json step_event(const StepFacts& facts) {
+  const StepReport& report = facts.report;
+  return {{"event", "step"},
+          {"step", facts.step},
+          {"epoch", facts.epoch},
+          {"loss", report.loss},
+          {"grad_norm", report.gradient_norm},
+          {"learning_rate", facts.learning_rate},
+          {"tokens", report.token_count},
+          {"label_tokens", report.label_count},
+          {"tokens_per_second", facts.tokens_per_second()},
+          {"step_seconds", facts.seconds},
+          {"waited", {{"compute", report.compute_wait_seconds}, {"copy_in", report.acquire_blocked_seconds}}},
+          {"peak_bytes", peak_json(facts.peak)},
+          {"skipped", report.skipped}};
+}
+
+Json end_event(const RunFacts& facts, const std::string& output) {
+  return {{"event", "end"},
+          {"steps", facts.steps},
+          {"state_hash", facts.state_hash},
+          {"loss", facts.loss},
+          {"train_loss", facts.train_loss},
+          {"tokens", facts.tokens},
+          {"label_tokens", facts.label_tokens},
+          {"seconds", facts.seconds},
+          {"tokens_per_second", facts.seconds > 0 ? static_cast<double>(facts.tokens) / facts.seconds : 0.0},
+          {"skipped_steps", facts.skipped_steps},
+          {"peak_bytes", peak_json(facts.peak)},
+          {"output", output}};
+}
+
+}  // namespace sluice::finetune

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "apps/finetune/train_setup.h"
+
+// What a training run writes into its event log (events.h), and how its fields are called.
+namespace sluice::finetune {
+
+struct PeakBytes {
+  size_t device = 0;
+  size_t host = 0;     // of the plan
+  size_t process = 0;  // RssAnon + RssShmem, measured
+};
+
+struct StepFacts {
+  int64_t step = 0;  // from 1
+  double epoch = 0;
+  double learning_rate = 0;
+  double seconds = 0;
+  StepReport report;
+  PeakBytes peak;
+  double tokens_per_second() const { return static_cast<double>(report.token_count) / seconds; }
+};
+
+struct RunFacts {
+  int64_t steps = 0;
+  int64_t skipped_steps = 0;
+  double loss = 0;        // of the last step
+  double train_loss = 0;  // mean over the steps
+  int64_t tokens = 0;
+  int64_t label_tokens = 0;
+  double seconds = 0;
+  PeakBytes peak;
+  std::string state_hash;  // 16 hexadecimal digits
+};
+
+nlohmann::ordered_json start_event(const TrainOptions& options, const TrainSetup& setup, const Plan& plan);
+nlohmann::ordered_json step_event(const StepFacts& facts);
+// Also what --json prints, less "event".
+nlohmann::ordered_json end_event(const RunFacts& facts, const std::string& output);
+
+}  // namespace sluice::finetune
