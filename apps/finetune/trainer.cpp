@@ -27,8 +27,14 @@ size_t rope_bytes(const Decoder& decoder, const BatchLimits& limits) {
          4;  // cos and sin of half the channels
 }
 
+// Rows of the kept logits are this many elements apart: a power of two would put them all into the same cache
+// sets.
+int64_t logit_stride(const Decoder& decoder) {
+  return round_up(decoder.config().vocab_size, int64_t{16}) + 16;
+}
+
 WalkSpec training_walk(gpu::Device& device, const DecoderSpec& spec, const Decoder& decoder,
-                       const TrainerOptions& options) {
+                       const TrainerOptions& options, HeadSchedule head) {
   const BatchLimits& limits = options.limits;
   const size_t count = static_cast<size_t>(limits.micro_batch_count);
   const size_t boundary_bytes = activation_bytes(decoder, limits);
@@ -37,7 +43,7 @@ WalkSpec training_walk(gpu::Device& device, const DecoderSpec& spec, const Decod
   const OpNeeds needs = measure_ops(device, spec, decoder, limits, true);
   const size_t rows =
       static_cast<size_t>(most_embedding_rows(decoder, limits) * decoder.config().hidden_size);
-  WalkSpec walk{.accesses = training_accesses(spec, limits.micro_batch_count),
+  WalkSpec walk{.accesses = training_accesses(spec, limits.micro_batch_count, head),
                 .tape = {},
                 .micro_batch_count = limits.micro_batch_count,
                 .fixed_parts = options.host_parts,
@@ -57,6 +63,12 @@ WalkSpec training_walk(gpu::Device& device, const DecoderSpec& spec, const Decod
        device_part(walk_part::kOutputGradients, round_up(boundary_bytes, Scratch::kAlignment) * count),
        device_part(walk_part::kHead, head_bytes(decoder, limits) * count),
        device_part(walk_part::kScratch, needs.scratch_bytes)});
+  if (head == HeadSchedule::once) {
+    walk.concurrent_leases = static_cast<int>(spec.head_pieces.size());
+    walk.concurrent_gradients = walk.concurrent_leases;
+    const int64_t logits = std::min(kHeadRows, limits.tokens) * logit_stride(decoder);
+    walk.fixed_parts.push_back(device_part(walk_part::kLogits, static_cast<size_t>(logits) * 4));
+  }
   return walk;
 }
 
@@ -74,6 +86,31 @@ EngineOptions engine_options(const TrainerOptions& options) {
           .optimizer = {.groups = {decayed, plain}, .max_gradient_norm = options.max_gradient_norm}};
 }
 
+struct ChosenWalk {
+  HeadSchedule head;
+  WalkSpec walk;
+  Plan plan;
+};
+
+// Going through the head once is the first thing to be given up for memory: it saves less work a byte than
+// keeping a layer's activations. So it is taken only where all of them can be kept beside it.
+ChosenWalk choose_walk(gpu::Device& device, const DecoderSpec& spec, const Decoder& decoder,
+                       const TrainerOptions& options) {
+  EngineOptions engine = engine_options(options);
+  if (options.recompute != Recompute::all) {
+    WalkSpec once = training_walk(device, spec, decoder, options, HeadSchedule::once);
+    engine.device_limit_bytes.reset();
+    Plan plan = Engine::plan_for(device, spec.model, once, engine);
+    if (!options.device_limit_bytes || plan.peak_bytes(Tier::device) <= *options.device_limit_bytes) {
+      return {HeadSchedule::once, std::move(once), std::move(plan)};
+    }
+    engine.device_limit_bytes = options.device_limit_bytes;
+  }
+  WalkSpec twice = training_walk(device, spec, decoder, options, HeadSchedule::twice);
+  Plan plan = Engine::plan_for(device, spec.model, twice, engine);
+  return {HeadSchedule::twice, std::move(twice), std::move(plan)};
+}
+
 // "file:line" of the row that holds a token.
 std::string row_of(const MicroBatch& batch, size_t token) {
   const auto after = std::ranges::upper_bound(batch.document_offsets, static_cast<int32_t>(token));
@@ -86,8 +123,7 @@ std::string row_of(const MicroBatch& batch, size_t token) {
 Plan Trainer::plan(gpu::Device& device, const ModelConfig& config, const TrainerOptions& options) {
   const Decoder decoder(config, options.compute_dtype);
   const DecoderSpec spec = make_decoder_spec(config, options.freeze);
-  return Engine::plan_for(device, spec.model, training_walk(device, spec, decoder, options),
-                          engine_options(options));
+  return choose_walk(device, spec, decoder, options).plan;
 }
 
 Trainer::Trainer(gpu::Device& device, Executor& executor, const ModelConfig& config, TrainerOptions options)
@@ -96,9 +132,10 @@ Trainer::Trainer(gpu::Device& device, Executor& executor, const ModelConfig& con
       spec_(make_decoder_spec(config, options_.freeze)),
       losses_(static_cast<size_t>(options_.limits.micro_batch_count),
               std::vector<float>(static_cast<size_t>(options_.limits.tokens))) {
-  engine_ =
-      std::make_unique<Engine>(device, executor, spec_.model,
-                               training_walk(device, spec_, decoder_, options_), engine_options(options_));
+  ChosenWalk chosen = choose_walk(device, spec_, decoder_, options_);
+  head_schedule_ = chosen.head;
+  engine_ = std::make_unique<Engine>(device, executor, spec_.model, std::move(chosen.walk),
+                                     engine_options(options_));
   scratch_ = std::make_unique<Scratch>(engine_->device_part(walk_part::kScratch),
                                        engine_->plan().part(walk_part::kScratch).size_bytes);
   bench_ = {.submit = [this](gpu::Op op) { engine_->submit(std::move(op)); }, .scratch = scratch_.get()};
@@ -179,8 +216,12 @@ void Trainer::turnaround(const StepInputs& inputs) {
       decoder_.forward_final_norm(*norm, boundary(last, batch, tokens), view.hidden, view.rstd, bench_);
     }
   }
-  head_forward(inputs);
-  head_backward(inputs);
+  if (head_schedule_ == HeadSchedule::once) {
+    head_once(inputs);
+  } else {
+    head_forward(inputs);
+    head_backward(inputs);
+  }
   const Lease norm = engine_->acquire(spec_.final_norm);
   GradientLease gradients = engine_->gradients(spec_.final_norm);
   for (int batch = 0; batch < inputs.micro_batch_count(); ++batch) {
@@ -192,21 +233,27 @@ void Trainer::turnaround(const StepInputs& inputs) {
   engine_->offer(std::move(gradients));
 }
 
+void Trainer::observe(int micro_batch, int64_t row_begin, const Decoder::HeadPiece& piece,
+                      const gpu::View& logits) const {
+  if (observer_) observer_(micro_batch, row_begin, piece, logits);
+}
+
 void Trainer::head_forward(const StepInputs& inputs) {
   for (size_t piece = 0; piece < spec_.head_pieces.size(); ++piece) {
     const Lease weights = engine_->acquire(spec_.head_pieces[piece]);
     for (int batch = 0; batch < inputs.micro_batch_count(); ++batch) {
       const BatchViews view = views(inputs, batch);
       const HeadViews at = head(batch, view.tokens());
-      Decoder::LogitObserver observe;
-      if (observer_) {
-        observe = [&, batch](int64_t row, const Decoder::HeadPiece& which, const gpu::View& logits) {
-          observer_(batch, row, which, logits);
-        };
-      }
-      decoder_.forward_head(*weights, head_piece(piece), view, at.hidden, at.sums, bench_, observe);
+      decoder_.forward_head(*weights, head_piece(piece), view, at.hidden, at.sums, bench_,
+                            [&](int64_t row, const Decoder::HeadPiece& which, const gpu::View& logits) {
+                              observe(batch, row, which, logits);
+                            });
     }
   }
+  take_losses(inputs);
+}
+
+void Trainer::take_losses(const StepInputs& inputs) {
   for (int batch = 0; batch < inputs.micro_batch_count(); ++batch) {
     const BatchViews view = views(inputs, batch);
     const HeadViews at = head(batch, view.tokens());
@@ -234,6 +281,45 @@ void Trainer::head_backward(const StepInputs& inputs) {
     }
     engine_->offer(std::move(gradients), spec_.tied);
   }
+}
+
+// Chunk by chunk of rows through all pieces: logits and their sums, then, while they are there, their
+// gradients.
+void Trainer::head_once(const StepInputs& inputs) {
+  const float scale = static_cast<float>(1.0 / inputs.label_weight());
+  const size_t piece_count = spec_.head_pieces.size();
+  std::vector<Lease> weights;
+  std::vector<GradientLease> gradients;
+  for (const BlockId piece : spec_.head_pieces) {
+    weights.push_back(engine_->acquire(piece));
+    gradients.push_back(engine_->gradients(piece));
+  }
+  const gpu::View kept(engine_->device_part(walk_part::kLogits), DType::f32,
+                       std::min(kHeadRows, options_.limits.tokens), decoder_.config().vocab_size,
+                       logit_stride(decoder_));
+  const auto logits = [&](const Decoder::HeadPiece& piece, Decoder::HeadChunk chunk) {
+    return kept.row_range(0, chunk.end - chunk.begin).col_range(piece.begin, piece.begin + piece.rows);
+  };
+  for (int batch = 0; batch < inputs.micro_batch_count(); ++batch) {
+    const BatchViews view = views(inputs, batch);
+    const HeadViews at = head(batch, view.tokens());
+    for_each_head_chunk(view.tokens(), [&](Decoder::HeadChunk chunk) {
+      for (size_t piece = 0; piece < piece_count; ++piece) {
+        const Decoder::HeadPiece which = head_piece(piece);
+        decoder_.forward_head_chunk(*weights[piece], which, chunk, view, at.hidden, at.sums,
+                                    logits(which, chunk), bench_);
+        observe(batch, chunk.begin, which, logits(which, chunk));
+      }
+      for (size_t piece = 0; piece < piece_count; ++piece) {
+        const Decoder::HeadPiece which = head_piece(piece);
+        decoder_.backward_head_chunk(*weights[piece], gradients[piece], shard(inputs, batch), which, chunk,
+                                     view, at.hidden, at.sums, scale, logits(which, chunk), at.d_hidden,
+                                     bench_);
+      }
+    });
+  }
+  take_losses(inputs);
+  for (GradientLease& gradient : gradients) engine_->offer(std::move(gradient), spec_.tied);
 }
 
 void Trainer::backward(const StepInputs& inputs) {

@@ -48,6 +48,7 @@ class Trainer {
   ~Trainer();
 
   static Plan plan(gpu::Device& device, const ModelConfig& config, const TrainerOptions& options);
+  HeadSchedule head_schedule() const { return head_schedule_; }
 
   // One optimizer step over a window of at most limits.micro_batch_count micro-batches. `learning_rate` is
   // absolute.
@@ -68,6 +69,10 @@ class Trainer {
   void turnaround(const StepInputs& inputs);
   void head_forward(const StepInputs& inputs);
   void head_backward(const StepInputs& inputs);
+  void head_once(const StepInputs& inputs);
+  void take_losses(const StepInputs& inputs);
+  void observe(int micro_batch, int64_t row_begin, const Decoder::HeadPiece& piece,
+               const gpu::View& logits) const;
   void backward(const StepInputs& inputs);
   void embedding_backward(const StepInputs& inputs);
   double read_losses(std::span<const MicroBatch> batches, StepReport& report);
@@ -86,6 +91,7 @@ class Trainer {
   const TrainerOptions options_;
   Decoder decoder_;
   DecoderSpec spec_;
+  HeadSchedule head_schedule_ = HeadSchedule::twice;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Scratch> scratch_;
   Workbench bench_;

@@ -17,6 +17,7 @@ inline constexpr const char* kEmbeddingGradients = "embedding gradients of the s
 inline constexpr const char* kOutputGradients = "gradients between layers";
 inline constexpr const char* kHidden = "hidden states";
 inline constexpr const char* kHead = "head";
+inline constexpr const char* kLogits = "logits of a chunk of rows";
 inline constexpr const char* kCache = "key/value cache";
 inline constexpr const char* kScratch = "scratch";
 }  // namespace walk_part

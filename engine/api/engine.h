@@ -28,7 +28,6 @@ struct EngineOptions {
       DType::f32;  // fp32 or bf16: of weights under a lease, and (bf16) of gradients that cross
   int prefetch_distance = 1;
   int gradient_shards = 1;
-  int concurrent_leases = 1;
   Recompute recompute = Recompute::automatic;
   std::optional<size_t> device_limit_bytes;
   bool training = false;       // states and gradients are kept; begin_update follows each walk
@@ -42,6 +41,8 @@ struct WalkSpec {
   int micro_batch_count = 1;
   std::vector<PlanPart> fixed_parts;  // memory of the trainer's own, by name; any tier
   size_t workspace_bytes = 0;         // the largest of any op
+  int concurrent_leases = 1;          // held at a time
+  int concurrent_gradients = 1;       // GradientLeases held at a time
   // Tensors whose gradient comes (also) as rows: offer_rows.
   std::vector<TensorId> row_gradient_tensors;
   int64_t max_fetched_rows = 0;  // of one fetch_rows
@@ -119,7 +120,7 @@ class Engine final : private LeaseOwner {
   // What compute() has made so far, to the host; valid after the event.
   gpu::Event download(void* host, const std::byte* device, size_t size_bytes);
 
-  // Zeroed where it will not be written. Offered or dropped before the lease after the next.
+  // At most WalkSpec::concurrent_gradients may be held at a time.
   [[nodiscard]] GradientLease gradients(BlockId block);
   // The gradient is complete: shards are summed, it leaves for the host and counts in the norm.
   // `rows_follow`: the rest comes by offer_rows.

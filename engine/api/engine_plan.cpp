@@ -137,7 +137,8 @@ PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const Walk
       .fixed_parts = walk.fixed_parts,
       .workspace_bytes = walk.workspace_bytes,
       .prefetch_distance = options.prefetch_distance,
-      .concurrent_leases = options.concurrent_leases,
+      .concurrent_leases = walk.concurrent_leases,
+      .concurrent_gradients = walk.concurrent_gradients,
       // Where the device's memory is RAM too, a second copy of what must be packed again for the other
       // direction only costs memory; without training, what is packed once stays right.
       .keep_weights = !options.training || !device.traits().shares_host_memory,

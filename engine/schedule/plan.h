@@ -53,9 +53,10 @@ struct PlanRequest {
   bool gradients = false;  // backward accesses of blocks with gradient_bytes fill a gradient buffer
   std::vector<PlanPart> fixed_parts;  // of any tier; offsets are the planner's to set
   size_t workspace_bytes = 0;
-  int prefetch_distance = 1;  // accesses whose copies may run ahead
-  int concurrent_leases = 1;  // of blocks that are not kept, held at a time
-  bool keep_weights = false;  // keep blocks that come again on the device, as far as the limit allows
+  int prefetch_distance = 1;     // accesses whose copies may run ahead
+  int concurrent_leases = 1;     // of blocks that are not kept, held at a time
+  int concurrent_gradients = 1;  // held at a time; one more is leaving
+  bool keep_weights = false;     // keep blocks that come again on the device, as far as the limit allows
   Recompute recompute = Recompute::automatic;
   std::optional<size_t> device_limit_bytes;
   size_t alignment_bytes = 4096;

@@ -8,8 +8,6 @@
 namespace sluice {
 namespace {
 
-constexpr int kGradientSlots = 2;  // one is filled while the one before leaves
-
 // What a plan may still choose.
 struct Choice {
   int kept_blocks = 0;
@@ -128,10 +126,11 @@ class Builder {
       }
       plan_.copy_out_bytes_per_walk += block.gradient_copy_bytes;
     }
-    plan_.gradient_slot_count = kGradientSlots;
+    plan_.gradient_slot_count = request_.concurrent_gradients + 1;  // one is leaving
+    const size_t slot_count = static_cast<size_t>(plan_.gradient_slot_count);
     add(plan_part::kGradients, Tier::device,
-        plan_.gradient_slot_bytes * static_cast<size_t>(kGradientSlots * request_.gradient_shards));
-    add(plan_part::kGradientCopies, Tier::device, largest_copy * kGradientSlots);
+        plan_.gradient_slot_bytes * slot_count * static_cast<size_t>(request_.gradient_shards));
+    add(plan_part::kGradientCopies, Tier::device, largest_copy * slot_count);
   }
 
   void add_activations() {

@@ -33,13 +33,6 @@ void add_stacked_gradients(GradientLease& gradients, std::span<const int> parts,
   }
 }
 
-// Rows of the head go in fixed chunks: calls body(begin, end).
-template <class Body>
-void for_each_head_chunk(int64_t tokens, const Body& body) {
-  for (int64_t begin = 0; begin < tokens; begin += kHeadRows)
-    body(begin, std::min(begin + kHeadRows, tokens));
-}
-
 }  // namespace
 
 SavedLayer Decoder::carve_saved(Scratch& memory, int64_t tokens) const {
@@ -226,23 +219,54 @@ void Decoder::backward_final_norm(const PreparedBlock& weights, GradientLease& g
                                     .accumulate = target.accumulate});
 }
 
+void Decoder::forward_head_chunk(const PreparedBlock& weights, const HeadPiece& piece, HeadChunk chunk,
+                                 const BatchViews& batch, const gpu::View& hidden, const HeadSums& sums,
+                                 const gpu::View& logits, const Workbench& bench) const {
+  bench.submit(gpu::LinearForward{.x = hidden.row_range(chunk.begin, chunk.end),
+                                  .weight = weights.forward(0),
+                                  .addend = {},
+                                  .y = logits});
+  bench.submit(gpu::LogSumExpUpdate{.logits = logits,
+                                    .targets = batch.targets.row_range(chunk.begin, chunk.end),
+                                    .max = sums.max.row_range(chunk.begin, chunk.end),
+                                    .sum = sums.sum.row_range(chunk.begin, chunk.end),
+                                    .target_logit = sums.target_logit.row_range(chunk.begin, chunk.end),
+                                    .piece_begin = piece.begin,
+                                    .first = piece.first});
+}
+
+void Decoder::backward_head_chunk(const PreparedBlock& weights, GradientLease& gradients, int shard,
+                                  const HeadPiece& piece, HeadChunk chunk, const BatchViews& batch,
+                                  const gpu::View& hidden, const HeadSums& sums, float scale,
+                                  const gpu::View& logits, const gpu::View& d_hidden,
+                                  const Workbench& bench) const {
+  const Scratch::Scope scope(*bench.scratch);
+  const gpu::View d_logits =
+      dtype_ == DType::f32 ? logits : bench.scratch->take(dtype_, logits.rows, logits.cols);
+  bench.submit(gpu::CrossEntropyBackward{.logits = logits,
+                                         .targets = batch.targets.row_range(chunk.begin, chunk.end),
+                                         .weights = batch.weights.row_range(chunk.begin, chunk.end),
+                                         .max = sums.max.row_range(chunk.begin, chunk.end),
+                                         .sum = sums.sum.row_range(chunk.begin, chunk.end),
+                                         .d_logits = d_logits,
+                                         .piece_begin = piece.begin,
+                                         .scale = scale});
+  add_weight_gradient(gradients, 0, shard, d_logits, hidden.row_range(chunk.begin, chunk.end), bench);
+  bench.submit(gpu::LinearBackwardInput{.dy = d_logits,
+                                        .weight = weights.backward(0),
+                                        .dx = d_hidden.row_range(chunk.begin, chunk.end),
+                                        .accumulate = !piece.first});
+}
+
 void Decoder::forward_head(const PreparedBlock& weights, const HeadPiece& piece, const BatchViews& batch,
                            const gpu::View& hidden, const HeadSums& sums, const Workbench& bench,
                            const LogitObserver& observe) const {
   const Scratch::Scope scope(*bench.scratch);
   const gpu::View all_logits = bench.scratch->take(DType::f32, std::min(kHeadRows, hidden.rows), piece.rows);
-  for_each_head_chunk(hidden.rows, [&](int64_t begin, int64_t end) {
-    const gpu::View logits = all_logits.row_range(0, end - begin);
-    bench.submit(gpu::LinearForward{
-        .x = hidden.row_range(begin, end), .weight = weights.forward(0), .addend = {}, .y = logits});
-    bench.submit(gpu::LogSumExpUpdate{.logits = logits,
-                                      .targets = batch.targets.row_range(begin, end),
-                                      .max = sums.max.row_range(begin, end),
-                                      .sum = sums.sum.row_range(begin, end),
-                                      .target_logit = sums.target_logit.row_range(begin, end),
-                                      .piece_begin = piece.begin,
-                                      .first = piece.first});
-    if (observe) observe(begin, piece, logits);
+  for_each_head_chunk(hidden.rows, [&](HeadChunk chunk) {
+    const gpu::View logits = all_logits.row_range(0, chunk.end - chunk.begin);
+    forward_head_chunk(weights, piece, chunk, batch, hidden, sums, logits, bench);
+    if (observe) observe(chunk.begin, piece, logits);
   });
 }
 
@@ -251,28 +275,15 @@ void Decoder::backward_head(const PreparedBlock& weights, GradientLease& gradien
                             const HeadSums& sums, float scale, const gpu::View& d_hidden,
                             const Workbench& bench) const {
   const Scratch::Scope scope(*bench.scratch);
-  const int64_t chunk_rows = std::min(kHeadRows, hidden.rows);
-  const gpu::View all_logits = bench.scratch->take(DType::f32, chunk_rows, piece.rows);
-  const gpu::View all_d_logits =
-      dtype_ == DType::f32 ? all_logits : bench.scratch->take(dtype_, chunk_rows, piece.rows);
-  for_each_head_chunk(hidden.rows, [&](int64_t begin, int64_t end) {
-    const gpu::View logits = all_logits.row_range(0, end - begin);
-    const gpu::View d_logits = all_d_logits.row_range(0, end - begin);
-    bench.submit(gpu::LinearForward{
-        .x = hidden.row_range(begin, end), .weight = weights.forward(0), .addend = {}, .y = logits});
-    bench.submit(gpu::CrossEntropyBackward{.logits = logits,
-                                           .targets = batch.targets.row_range(begin, end),
-                                           .weights = batch.weights.row_range(begin, end),
-                                           .max = sums.max.row_range(begin, end),
-                                           .sum = sums.sum.row_range(begin, end),
-                                           .d_logits = d_logits,
-                                           .piece_begin = piece.begin,
-                                           .scale = scale});
-    add_weight_gradient(gradients, 0, shard, d_logits, hidden.row_range(begin, end), bench);
-    bench.submit(gpu::LinearBackwardInput{.dy = d_logits,
-                                          .weight = weights.backward(0),
-                                          .dx = d_hidden.row_range(begin, end),
-                                          .accumulate = !piece.first});
+  const gpu::View all_logits = bench.scratch->take(DType::f32, std::min(kHeadRows, hidden.rows), piece.rows);
+  for_each_head_chunk(hidden.rows, [&](HeadChunk chunk) {
+    const gpu::View logits = all_logits.row_range(0, chunk.end - chunk.begin);
+    bench.submit(gpu::LinearForward{.x = hidden.row_range(chunk.begin, chunk.end),
+                                    .weight = weights.forward(0),
+                                    .addend = {},
+                                    .y = logits});
+    backward_head_chunk(weights, gradients, shard, piece, chunk, batch, hidden, sums, scale, logits, d_hidden,
+                        bench);
   });
 }
 

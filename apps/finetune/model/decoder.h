@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 
 #include "apps/finetune/model/config.h"
@@ -68,20 +69,20 @@ class Decoder {
 
   // y = layer(x), (T, C); leaves in `saved` what backward needs. y may be x. With a cache, attention sees its
   // rows.
-  void forward_layer(const PreparedBlock& weights, const RopeViews& rope, const BatchViews& batch, const gpu::View& x,
-                     const gpu::View& y, const SavedLayer& saved, const LayerCache* cache,
+  void forward_layer(const PreparedBlock& weights, const RopeViews& rope, const BatchViews& batch,
+                     const gpu::View& x, const gpu::View& y, const SavedLayer& saved, const LayerCache* cache,
                      const Workbench& bench) const;
   // dx: gradient at the layer's output in, at its input out, (T, C). Overwrites parts of `saved`.
-  void backward_layer(const PreparedBlock& weights, GradientLease& gradients, int shard, const RopeViews& rope,
-                      const BatchViews& batch, const gpu::View& x, const gpu::View& dx,
+  void backward_layer(const PreparedBlock& weights, GradientLease& gradients, int shard,
+                      const RopeViews& rope, const BatchViews& batch, const gpu::View& x, const gpu::View& dx,
                       const SavedLayer& saved, const Workbench& bench) const;
 
   // hidden = final norm of x, (T, C); rstd (T, 1).
   void forward_final_norm(const PreparedBlock& weights, const gpu::View& x, const gpu::View& hidden,
                           const gpu::View& rstd, const Workbench& bench) const;
-  void backward_final_norm(const PreparedBlock& weights, GradientLease& gradients, int shard, const gpu::View& x,
-                           const gpu::View& rstd, const gpu::View& d_hidden, const gpu::View& dx,
-                           const Workbench& bench) const;
+  void backward_final_norm(const PreparedBlock& weights, GradientLease& gradients, int shard,
+                           const gpu::View& x, const gpu::View& rstd, const gpu::View& d_hidden,
+                           const gpu::View& dx, const Workbench& bench) const;
 
   // Running log-sum-exp of a micro-batch's logits, (T, 1) fp32 each.
   struct HeadSums {
@@ -92,6 +93,21 @@ class Decoder {
     int64_t rows = 0;
     bool first = false;
   };
+  // Rows [begin, end) of a micro-batch: at most kHeadRows, from a multiple of it on.
+  struct HeadChunk {
+    int64_t begin = 0;
+    int64_t end = 0;
+  };
+  // logits (end - begin, piece) fp32 of one chunk, and their part in the running sums.
+  void forward_head_chunk(const PreparedBlock& weights, const HeadPiece& piece, HeadChunk chunk,
+                          const BatchViews& batch, const gpu::View& hidden, const HeadSums& sums,
+                          const gpu::View& logits, const Workbench& bench) const;
+  // Once the sums are whole. logits may be overwritten.
+  void backward_head_chunk(const PreparedBlock& weights, GradientLease& gradients, int shard,
+                           const HeadPiece& piece, HeadChunk chunk, const BatchViews& batch,
+                           const gpu::View& hidden, const HeadSums& sums, float scale,
+                           const gpu::View& logits, const gpu::View& d_hidden, const Workbench& bench) const;
+
   // Tests look at logits through this: (rows, piece) fp32 of rows from row_begin on.
   using LogitObserver =
       std::function<void(int64_t row_begin, const HeadPiece& piece, const gpu::View& logits)>;
@@ -100,12 +116,13 @@ class Decoder {
                     const LogitObserver& observe = {}) const;
   // d_hidden (T, C) fp32 (+)= the piece's part; the piece's weight gradient is added. `scale`: one over the
   // window's label weight.
-  void backward_head(const PreparedBlock& weights, GradientLease& gradients, int shard, const HeadPiece& piece,
-                     const BatchViews& batch, const gpu::View& hidden, const HeadSums& sums, float scale,
-                     const gpu::View& d_hidden, const Workbench& bench) const;
+  void backward_head(const PreparedBlock& weights, GradientLease& gradients, int shard,
+                     const HeadPiece& piece, const BatchViews& batch, const gpu::View& hidden,
+                     const HeadSums& sums, float scale, const gpu::View& d_hidden,
+                     const Workbench& bench) const;
   // Greedy choice over the vocabulary so far: best (T, 1) fp32, index (T, 1) int32.
-  void choose(const PreparedBlock& weights, const HeadPiece& piece, const gpu::View& hidden, const gpu::View& best,
-              const gpu::View& index, const Workbench& bench) const;
+  void choose(const PreparedBlock& weights, const HeadPiece& piece, const gpu::View& hidden,
+              const gpu::View& best, const gpu::View& index, const Workbench& bench) const;
 
  private:
   struct Qkv {
@@ -117,9 +134,9 @@ class Decoder {
               const LayerCache* cache, const Workbench& bench) const;
   void backward_mlp(const PreparedBlock& weights, GradientLease& gradients, int shard, const gpu::View& dx,
                     const SavedLayer& saved, const Workbench& bench) const;
-  void backward_attention(const PreparedBlock& weights, GradientLease& gradients, int shard, const RopeViews& rope,
-                          const BatchViews& batch, const gpu::View& x, const gpu::View& dx,
-                          const SavedLayer& saved, const Workbench& bench) const;
+  void backward_attention(const PreparedBlock& weights, GradientLease& gradients, int shard,
+                          const RopeViews& rope, const BatchViews& batch, const gpu::View& x,
+                          const gpu::View& dx, const SavedLayer& saved, const Workbench& bench) const;
   gpu::RmsNormForward norm(const gpu::View& x, const gpu::View& weight, const gpu::View& y,
                            const gpu::View& rstd) const {
     return {.x = x, .weight = weight, .y = y, .rstd = rstd, .epsilon = config_.rms_norm_eps};
@@ -128,5 +145,13 @@ class Decoder {
   ModelConfig config_;
   DType dtype_;
 };
+
+// Calls body(chunk) for the chunks of a micro-batch's rows, in order.
+template <class Body>
+void for_each_head_chunk(int64_t tokens, const Body& body) {
+  for (int64_t begin = 0; begin < tokens; begin += kHeadRows) {
+    body(Decoder::HeadChunk{begin, std::min(begin + kHeadRows, tokens)});
+  }
+}
 
 }  // namespace sluice::finetune

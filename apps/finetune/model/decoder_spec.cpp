@@ -94,14 +94,16 @@ DecoderSpec make_decoder_spec(const ModelConfig& config, const FreezeRule& freez
   return SpecBuilder(config, freeze).build();
 }
 
-std::vector<Access> training_accesses(const DecoderSpec& spec, int micro_batch_count) {
+std::vector<Access> training_accesses(const DecoderSpec& spec, int micro_batch_count, HeadSchedule head) {
   const MicroBatchRange all{0, micro_batch_count};
   std::vector<Access> list;
   for (int layer = 0; layer < static_cast<int>(spec.layers.size()); ++layer) {
     list.push_back({spec.layers[static_cast<size_t>(layer)], Phase::forward, kForward, all, layer});
   }
   list.push_back({spec.final_norm, Phase::turnaround, {}, all});
-  for (const BlockId piece : spec.head_pieces) list.push_back({piece, Phase::turnaround, kForward, all});
+  if (head == HeadSchedule::twice) {
+    for (const BlockId piece : spec.head_pieces) list.push_back({piece, Phase::turnaround, kForward, all});
+  }
   for (const BlockId piece : spec.head_pieces) list.push_back({piece, Phase::turnaround, kBoth, all});
   list.push_back({spec.final_norm, Phase::turnaround, {}, all});
   for (int layer = static_cast<int>(spec.layers.size()) - 1; layer >= 0; --layer) {

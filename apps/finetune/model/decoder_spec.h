@@ -38,9 +38,19 @@ struct FreezeRule {
 };
 DecoderSpec make_decoder_spec(const ModelConfig& config, const FreezeRule& freeze = {});
 
-// One lease after another of a layer-major training step: layers forward, final norm, head pieces for the
-// log-sum-exp, head pieces for logits, gradients and dx, final norm, layers backward.
-std::vector<Access> training_accesses(const DecoderSpec& spec, int micro_batch_count);
+// How a training step goes through the head. Both give the same bits.
+enum class HeadSchedule {
+  // Piece by piece for the log-sum-exp, and again for the gradients: one piece's weights and logits at a
+  // time.
+  twice,
+  // All pieces at a time, the logits of one chunk of rows kept between loss and gradients: a quarter less
+  // work.
+  once,
+};
+
+// One lease after another of a layer-major training step: layers forward, final norm, head pieces (twice or
+// once), final norm, layers backward.
+std::vector<Access> training_accesses(const DecoderSpec& spec, int micro_batch_count, HeadSchedule head);
 // Layers, final norm, head pieces: eval and generation.
 std::vector<Access> forward_accesses(const DecoderSpec& spec, int micro_batch_count);
 // Update order: what the next forward needs first comes first.

@@ -144,12 +144,12 @@ class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, DType
     std::vector<std::function<void()>> place;
     trainer.observe_logits(
         [&](int, int64_t row_begin, const finetune::Decoder::HeadPiece& piece, const gpu::View& view) {
-          auto values = std::make_shared<std::vector<float>>(static_cast<size_t>(view.rows * view.cols));
+          auto values = std::make_shared<std::vector<float>>(view.span_bytes() / 4);
           trainer.engine().compute().wait(
               trainer.engine().download(values->data(), view.data, values->size() * 4));
           place.push_back([&logits, values, row_begin, piece, view, vocab] {
             for (int64_t row = 0; row < view.rows; ++row) {
-              std::copy_n(values->begin() + row * view.cols, view.cols,
+              std::copy_n(values->begin() + row * view.stride, view.cols,
                           logits.begin() + (row_begin + row) * static_cast<int64_t>(vocab) + piece.begin);
             }
           });
