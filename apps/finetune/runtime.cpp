@@ -22,7 +22,9 @@ Runtime make_runtime(const RuntimeOptions& options) {
     return gpu::make_host_ops(executor, std::move(enqueue));
   };
   if (options.reference_ops) {
-    factory = [](Executor&, gpu::Enqueue enqueue) { return std::make_unique<gpu::ReferenceOps>(std::move(enqueue)); };
+    factory = [](Executor&, gpu::Enqueue enqueue) {
+      return std::make_unique<gpu::ReferenceOps>(std::move(enqueue));
+    };
   }
   runtime.device = gpu::make_host_device({.executor = *runtime.pool,
                                           .make_ops = std::move(factory),
@@ -36,7 +38,8 @@ size_t resident_bytes() {
   std::ifstream status("/proc/self/status");
   size_t kib = 0;
   for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("RssAnon:") || line.starts_with("RssShmem:")) kib += std::stoull(line.substr(line.find(':') + 1));
+    if (line.starts_with("RssAnon:") || line.starts_with("RssShmem:"))
+      kib += std::stoull(line.substr(line.find(':') + 1));
   }
   return kib * 1024;
 }
@@ -70,6 +73,8 @@ PeakMemory::~PeakMemory() {
   sampler_->thread.join();
 }
 
-size_t PeakMemory::bytes() const { return std::max<size_t>(sampler_->peak_bytes, resident_bytes()); }
+size_t PeakMemory::bytes() const {
+  return std::max<size_t>(sampler_->peak_bytes, resident_bytes());
+}
 
 }  // namespace sluice::finetune

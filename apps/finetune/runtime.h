@@ -10,10 +10,10 @@
 namespace sluice::finetune {
 
 struct RuntimeOptions {
-  int thread_count = 0;                 // 0: cores that this process may use
-  std::optional<uint64_t> delay_seed;   // every task of every stream is held back a little, by this seed
-  bool check_hazards = false;           // abort at an access that no event orders
-  bool reference_ops = false;           // plain loops in double precision: the oracle
+  int thread_count = 0;                // 0: cores that this process may use
+  std::optional<uint64_t> delay_seed;  // every task of every stream is held back a little, by this seed
+  bool check_hazards = false;          // abort at an access that no event orders
+  bool reference_ops = false;          // plain loops in double precision: the oracle
 };
 
 // The pool and the device of a run.

@@ -31,10 +31,11 @@ const ModelTensor& find_checked(const HfFolder& folder, const TensorSpec& spec) 
                                      "', which config.json asks for. Is a shard missing?");
   }
   if (!same_shape(spec, *stored)) {
-    const std::vector<int64_t> wanted = spec.rows == 1 ? std::vector{spec.cols} : std::vector{spec.rows, spec.cols};
+    const std::vector<int64_t> wanted =
+        spec.rows == 1 ? std::vector{spec.cols} : std::vector{spec.rows, spec.cols};
     throw Error(ErrorKind::data, folder.files().at(stored->file).path().string() + ": tensor '" + spec.name +
-                                     "' has shape " + shape_text(stored->shape) + ", but config.json makes it " +
-                                     shape_text(wanted));
+                                     "' has shape " + shape_text(stored->shape) +
+                                     ", but config.json makes it " + shape_text(wanted));
   }
   return *stored;
 }
@@ -71,21 +72,23 @@ void load_weights(const HfFolder& folder, TensorStore& store) {
 void save_weights(const HfFolder& source, const TensorStore& store, const std::filesystem::path& output) {
   const ModelSpec& model = store.model();
   std::vector<float> whole_vector;
-  write_hf_folder(source, output, [&](const ModelTensor& tensor, int64_t row_begin, int64_t row_end, std::span<float> out) {
-    std::optional<TensorId> id = find_tensor(model, tensor.name);
-    if (!id && tensor.name == "lm_head.weight") id = find_tensor(model, "model.embed_tokens.weight");  // tied
-    if (!id) {  // carried over untouched: the model has no use for it
-      source.read_rows(tensor, row_begin, row_end, out.data());
-      return;
-    }
-    if (model.tensor(*id).rows > 1 || tensor.shape.size() == 2) {
-      store.read_rows(*id, row_begin, row_end - row_begin, out.data());
-      return;
-    }
-    whole_vector.resize(static_cast<size_t>(model.tensor(*id).cols));
-    store.read_rows(*id, 0, 1, whole_vector.data());
-    std::copy(whole_vector.begin() + row_begin, whole_vector.begin() + row_end, out.begin());
-  });
+  write_hf_folder(source, output,
+                  [&](const ModelTensor& tensor, int64_t row_begin, int64_t row_end, std::span<float> out) {
+                    std::optional<TensorId> id = find_tensor(model, tensor.name);
+                    if (!id && tensor.name == "lm_head.weight")
+                      id = find_tensor(model, "model.embed_tokens.weight");  // tied
+                    if (!id) {  // carried over untouched: the model has no use for it
+                      source.read_rows(tensor, row_begin, row_end, out.data());
+                      return;
+                    }
+                    if (model.tensor(*id).rows > 1 || tensor.shape.size() == 2) {
+                      store.read_rows(*id, row_begin, row_end - row_begin, out.data());
+                      return;
+                    }
+                    whole_vector.resize(static_cast<size_t>(model.tensor(*id).cols));
+                    store.read_rows(*id, 0, 1, whole_vector.data());
+                    std::copy(whole_vector.begin() + row_begin, whole_vector.begin() + row_end, out.begin());
+                  });
 }
 
 }  // namespace sluice::finetune
