@@ -7,7 +7,8 @@
 namespace sluice::gpu {
 
 // Running log-sum-exp over pieces: max = max(max, row max); sum = sum * exp(old max - max) + sum exp(logit -
-// max). target_logit takes the logit of the target where this piece holds it.
+// max). target_logit takes the logit of the target where this piece holds it; the first piece makes it 0
+// where it does not. A logit of NaN or plus infinity makes the row's sum NaN.
 struct LogSumExpUpdate {
   static constexpr const char* kName = "log_sum_exp_update";
   View logits;              // (R, P) fp32
@@ -40,7 +41,7 @@ struct CrossEntropyBackward {
   float scale = 1;  // one over the label weight of the whole window
 };
 
-// The largest logit so far and its id; of equals the lowest id.
+// The largest logit so far and its id; of equals the lowest id. NaN is not promised to be seen.
 struct ArgMaxUpdate {
   static constexpr const char* kName = "arg_max_update";
   View logits;  // (R, P) fp32

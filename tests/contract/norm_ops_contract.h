@@ -28,6 +28,15 @@ TEST_P(NormOpsContract, RmsNormForward) {
   });
 }
 
+// 1/3 is rounded to bf16 (0.333984375) before the product with 1.0625: with one rounding it would be
+// 0.353515625.
+TEST_P(NormOpsContract, RmsNormRoundsTheNormalFirst) {
+  const Matrix x = matrix_of(DType::bf16, 1, 1, {1}), weight = matrix_of(DType::bf16, 1, 1, {1.0625});
+  Matrix y(DType::bf16, 1, 1);
+  GetParam().runs.front()(gpu::RmsNormForward{x.view(), weight.view(), y.view(), {}, 8});
+  EXPECT_EQ(y.at(0, 0), 0.35546875);
+}
+
 // Which operand dx overwrites.
 enum class Alias { none, dy, addend };
 

@@ -37,17 +37,13 @@ TEST(Reference, RmsNorm) {
   EXPECT_THAT(elements(rstd), Pointwise(DoubleNear(1e-7), {0.25, 1 / std::sqrt(53.5)}));
 }
 
-// As in Hugging Face: 1.0078125 * 1/3 is rounded to bf16 before the product with the weight, and that once
-// more.
+// As in Hugging Face: 1/3 is rounded to bf16 (0.333984375) before the product with 1.0625, which is rounded
+// again. With one rounding it would be 0.353515625.
 TEST(Reference, RmsNormRoundsTheNormalFirst) {
-  const Matrix x = matrix_of(kBf16, 1, 1, {1.0078125});
-  const Matrix weight = matrix_of(kBf16, 1, 1, {1.0078125});
+  const Matrix x = matrix_of(kBf16, 1, 1, {1}), weight = matrix_of(kBf16, 1, 1, {1.0625});
   Matrix y(kBf16, 1, 1);
-  const float epsilon = 9 - 1.0078125f * 1.0078125f;
-  run(gpu::RmsNormForward{x.view(), weight.view(), y.view(), {}, epsilon});
-  // 0.3359375 = 86 / 256 exactly representable; times 1.0078125 = 0.33856..., between 0.337890625 and
-  // 0.33984375
-  EXPECT_EQ(y.at(0, 0), 0.337890625);
+  run(gpu::RmsNormForward{x.view(), weight.view(), y.view(), {}, 8});
+  EXPECT_EQ(y.at(0, 0), 0.35546875);
 }
 
 TEST(Reference, LinearAgainstAWrittenOutProduct) {
