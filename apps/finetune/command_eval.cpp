@@ -35,7 +35,7 @@ EvalResult evaluate_all(Evaluator& evaluator, const Dataset& data, const Batcher
   for (int64_t row = 0; row < data.size();) {
     std::vector<MicroBatch> window;
     for (int i = 0; i < limits.micro_batch_count && row < data.size(); ++i, row += limits.rows) {
-      window.push_back(to_micro_batch(batcher.sequential(row), data));
+      window.push_back(batcher.sequential(row));
     }
     const EvalResult part = evaluator.evaluate(window);
     sum.nll_sum += part.nll_sum;

@@ -31,13 +31,6 @@ int64_t trainable_parameters(const ModelSpec& model) {
   return count;
 }
 
-std::vector<MicroBatch> to_micro_batches(StepWindow&& window, const Dataset& data) {
-  std::vector<MicroBatch> batches;
-  for (sluice::MicroBatch& batch : window.micro_batches)
-    batches.push_back(to_micro_batch(std::move(batch), data));
-  return batches;
-}
-
 // The steps of a run, their diary and their progress on the screen.
 class TrainingRun {
  public:
@@ -73,7 +66,7 @@ class TrainingRun {
     const Clock::time_point begin = Clock::now();
     StepFacts facts{.step = facts_.steps + 1, .learning_rate = schedule_.at(facts_.steps)};
     facts.epoch = static_cast<double>(facts.step) / static_cast<double>(setup_.steps_per_epoch);
-    facts.report = trainer_.step(to_micro_batches(std::move(window), *setup_.data), facts.learning_rate);
+    facts.report = trainer_.step(window.micro_batches, facts.learning_rate);
     facts.seconds = seconds_since(begin);
     facts.peak = peak();
     refuse_bad_loss(facts);

@@ -96,14 +96,4 @@ PlanPart process_base() {
   return {"process base", Tier::host, resident_bytes() + kRunningBytes, 0};
 }
 
-MicroBatch to_micro_batch(sluice::MicroBatch&& batch, const Dataset& data) {
-  MicroBatch result{.tokens = std::move(batch.ids),
-                    .positions = std::move(batch.positions),
-                    .targets = std::move(batch.targets),
-                    .weights = std::move(batch.weights),
-                    .document_offsets = std::move(batch.document_offsets)};
-  for (const int64_t row : batch.rows) result.row_sources.push_back(data.source(row));
-  return result;
-}
-
 }  // namespace sluice::finetune

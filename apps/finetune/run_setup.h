@@ -46,7 +46,4 @@ std::optional<size_t> device_limit(const EngineOptions& options);
 // and data already read, and what running will add (kernels made at run time, buffers of loading and saving).
 PlanPart process_base();
 
-// A micro-batch as the engine's walks take it.
-MicroBatch to_micro_batch(sluice::MicroBatch&& batch, const Dataset& data);
-
 }  // namespace sluice::finetune

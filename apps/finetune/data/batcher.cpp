@@ -15,36 +15,32 @@ int64_t most_tokens(const Dataset& dataset, int64_t rows) {
   for (int64_t i = 0; i < dataset.size(); ++i) lengths[static_cast<size_t>(i)] = dataset.row_length(i);
   const auto end = lengths.begin() + std::min(rows, dataset.size());
   std::partial_sort(lengths.begin(), end, lengths.end(), std::greater<>());
-  return round_up(std::accumulate(lengths.begin(), end, int64_t{0}), MicroBatch::kPadding);
+  return round_up(std::accumulate(lengths.begin(), end, int64_t{0}), finetune::kTokenPadding);
 }
 
-void append_row(MicroBatch& batch, const DatasetRow& row) {
+void append_row(finetune::MicroBatch& batch, const DatasetRow& row) {
   const size_t count = row.ids.size();
   for (size_t t = 0; t < count; ++t) {
     const bool has_target = t + 1 < count && row.labelled[t + 1] != 0;
-    batch.ids.push_back(row.ids[t]);
+    batch.tokens.push_back(row.ids[t]);
     batch.positions.push_back(static_cast<int32_t>(t));
     batch.targets.push_back(has_target ? row.ids[t + 1] : -1);
     batch.weights.push_back(has_target ? 1.0f : 0.0f);
   }
-  batch.document_offsets.push_back(static_cast<int32_t>(batch.ids.size()));
+  batch.document_offsets.push_back(static_cast<int32_t>(batch.tokens.size()));
 }
 
 }  // namespace
 
-int64_t MicroBatch::target_count() const {
-  return std::count_if(targets.begin(), targets.end(), [](int32_t target) { return target >= 0; });
-}
-
 int64_t StepWindow::tokens() const {
   int64_t sum = 0;
-  for (const MicroBatch& batch : micro_batches) sum += batch.tokens();
+  for (const finetune::MicroBatch& batch : micro_batches) sum += batch.token_count();
   return sum;
 }
 
 double StepWindow::weight() const {
   double sum = 0;
-  for (const MicroBatch& batch : micro_batches) {
+  for (const finetune::MicroBatch& batch : micro_batches) {
     for (const float weight : batch.weights) sum += double{weight};
   }
   return sum;
@@ -76,7 +72,7 @@ StepWindow Batcher::window(DataCursor cursor) const {
   return result;
 }
 
-MicroBatch Batcher::sequential(int64_t first_row) const {
+finetune::MicroBatch Batcher::sequential(int64_t first_row) const {
   std::vector<int64_t> rows;
   const int64_t end = std::min(dataset_.size(), first_row + options_.per_device_train_batch_size);
   for (int64_t row = first_row; row < end; ++row) rows.push_back(row);
@@ -88,14 +84,17 @@ int64_t Batcher::steps_per_epoch() const {
                    options_.gradient_accumulation_steps);
 }
 
-MicroBatch make_micro_batch(const Dataset& dataset, const std::vector<int64_t>& rows) {
-  MicroBatch batch;
+finetune::MicroBatch make_micro_batch(const Dataset& dataset, const std::vector<int64_t>& rows) {
+  finetune::MicroBatch batch;
   batch.rows = rows;
   batch.document_offsets.push_back(0);
-  for (const int64_t row : rows) append_row(batch, dataset.row(row));
+  for (const int64_t row : rows) {
+    append_row(batch, dataset.row(row));
+    batch.row_sources.push_back(dataset.source(row));
+  }
   const auto padded =
-      static_cast<size_t>(round_up(static_cast<int64_t>(batch.ids.size()), MicroBatch::kPadding));
-  batch.ids.resize(padded, 0);
+      static_cast<size_t>(round_up(static_cast<int64_t>(batch.tokens.size()), finetune::kTokenPadding));
+  batch.tokens.resize(padded, 0);
   batch.positions.resize(padded, 0);
   batch.targets.resize(padded, -1);
   batch.weights.resize(padded, 0.0f);

@@ -30,27 +30,27 @@ Dataset dataset(int count) {
 }
 
 // A micro-batch says exactly what its rows say.
-void expect_faithful(const MicroBatch& batch, const Dataset& data) {
+void expect_faithful(const finetune::MicroBatch& batch, const Dataset& data) {
   ASSERT_EQ(batch.document_offsets.size(), batch.rows.size() + 1);
-  ASSERT_EQ(batch.padded_tokens() % MicroBatch::kPadding, 0);
-  ASSERT_LT(batch.padded_tokens() - batch.tokens(), MicroBatch::kPadding);
+  ASSERT_EQ(batch.padded_token_count() % finetune::kTokenPadding, 0);
+  ASSERT_LT(batch.padded_token_count() - batch.token_count(), finetune::kTokenPadding);
   ASSERT_EQ(batch.document_offsets[0], 0);
   for (size_t r = 0; r < batch.rows.size(); ++r) {
     const DatasetRow row = data.row(batch.rows[r]);
     const auto begin = static_cast<size_t>(batch.document_offsets[r]);
     ASSERT_EQ(static_cast<size_t>(batch.document_offsets[r + 1]) - begin, row.ids.size());
     for (size_t t = 0; t < row.ids.size(); ++t) {
-      ASSERT_EQ(batch.ids[begin + t], row.ids[t]);
+      ASSERT_EQ(batch.tokens[begin + t], row.ids[t]);
       ASSERT_EQ(batch.positions[begin + t], static_cast<int32_t>(t));
       const bool target = t + 1 < row.ids.size() && row.labelled[t + 1] != 0;
       ASSERT_EQ(batch.targets[begin + t], target ? row.ids[t + 1] : -1);
       ASSERT_EQ(batch.weights[begin + t], target ? 1.0f : 0.0f);
     }
   }
-  for (auto t = static_cast<size_t>(batch.tokens()); t < batch.ids.size(); ++t) {
+  for (auto t = static_cast<size_t>(batch.token_count()); t < batch.tokens.size(); ++t) {
     ASSERT_EQ(batch.targets[t], -1);
     ASSERT_EQ(batch.weights[t], 0.0f);
-    ASSERT_EQ(batch.ids[t], 0);
+    ASSERT_EQ(batch.tokens[t], 0);
   }
 }
 
@@ -66,9 +66,9 @@ TEST(Batcher, EveryRowOnceAnEpoch) {
       EXPECT_EQ(cursor.epoch, epoch);
       const StepWindow window = batcher.window(cursor);
       EXPECT_EQ(window.micro_batches.size(), 2u);
-      for (const MicroBatch& batch : window.micro_batches) {
+      for (const finetune::MicroBatch& batch : window.micro_batches) {
         expect_faithful(batch, data);
-        EXPECT_LE(batch.padded_tokens(), batcher.most_padded_tokens());
+        EXPECT_LE(batch.padded_token_count(), batcher.most_padded_tokens());
         EXPECT_EQ(batch.rows.size(), step == 3 && &batch == &window.micro_batches[1] ? 2u : 3u);
         seen.insert(batch.rows.begin(), batch.rows.end());
         targets += batch.target_count();
@@ -118,7 +118,7 @@ TEST(Batcher, TheLargestMicroBatchIsKnown) {
     int64_t longest = 0;
     for (DataCursor cursor; cursor.epoch < 20;) {
       const StepWindow window = batcher.window(cursor);
-      longest = std::max(longest, window.micro_batches[0].padded_tokens());
+      longest = std::max(longest, window.micro_batches[0].padded_token_count());
       cursor = window.next;
     }
     EXPECT_LE(longest, batcher.most_padded_tokens());
@@ -134,7 +134,7 @@ TEST(Batcher, SequentialKeepsFileOrder) {
   EXPECT_EQ(batcher.sequential(0).rows, (std::vector<int64_t>{0, 1}));
   EXPECT_EQ(batcher.sequential(4).rows, (std::vector<int64_t>{4}));
   EXPECT_TRUE(batcher.sequential(5).rows.empty());
-  EXPECT_EQ(batcher.sequential(5).padded_tokens(), 0);
+  EXPECT_EQ(batcher.sequential(5).padded_token_count(), 0);
   expect_faithful(batcher.sequential(2), data);
 }
 
