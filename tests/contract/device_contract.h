@@ -24,6 +24,10 @@ struct DeviceCase {
   std::function<void(Device&)> check = [](Device&) {};
 };
 
+inline void PrintTo(const DeviceCase& device, std::ostream* out) {
+  *out << device.name;
+}
+
 inline std::string device_case_name(const testing::TestParamInfo<DeviceCase>& info) {
   return info.param.name;
 }

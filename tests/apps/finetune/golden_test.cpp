@@ -18,11 +18,20 @@ using finetune::MicroBatch;
 using finetune::Trainer;
 using finetune::TrainerOptions;
 
-std::vector<std::string> model_folders() {
+bool is_supported(const std::filesystem::path& folder) {
+  try {
+    read_model_config(folder);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+std::vector<std::string> model_folders(bool supported) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(fixtures_folder() / "models")) {
-    if (std::filesystem::exists(entry.path() / "golden.safetensors"))
-      names.push_back(entry.path().filename().string());
+    if (!std::filesystem::exists(entry.path() / "golden.safetensors")) continue;
+    if (is_supported(entry.path()) == supported) names.push_back(entry.path().filename().string());
   }
   std::ranges::sort(names);
   return names;
@@ -66,11 +75,7 @@ class GoldenTest : public ::testing::TestWithParam<std::tuple<std::string, DType
         golden_(folder_) {}
 
   void SetUp() override {
-    try {
-      config_ = read_model_config(folder_);
-    } catch (const Error& error) {
-      GTEST_SKIP() << "not a supported family: " << error.what();
-    }
+    config_ = read_model_config(folder_);
     runtime_ = finetune::make_runtime({.thread_count = 2, .check_hazards = true});
   }
 
@@ -275,8 +280,30 @@ TEST_P(GoldenTest, TenUnclippedSteps) {
   run_path("unclipped", "final_unclipped.", "final_unclipped", 0.0);
 }
 
+// Llama models are what this program is for; a folder of another family is refused by name and counted as
+// skipped.
+TEST(GoldenFolders, LlamaIsSupported) {
+  EXPECT_GE(model_folders(true).size(), 2u);
+  for (const char* name : {"llama3", "llama_tied"})
+    EXPECT_EQ(std::ranges::count(model_folders(true), name), 1) << name;
+}
+
+TEST(GoldenFolders, OthersAreRefusedByName) {
+  const std::vector<std::string> refused = model_folders(false);
+  for (const std::string& folder : refused) {
+    try {
+      read_model_config(fixtures_folder() / "models" / folder);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::data) << folder;
+      EXPECT_NE(std::string(error.what()).find("config.json"), std::string::npos) << error.what();
+    }
+  }
+  if (!refused.empty())
+    GTEST_SKIP() << refused.size() << " folders are of families that are not supported yet";
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, GoldenTest,
-                         ::testing::Combine(::testing::ValuesIn(model_folders()),
+                         ::testing::Combine(::testing::ValuesIn(model_folders(true)),
                                             ::testing::Values(DType::f32, DType::bf16)),
                          [](const auto& parameters) {
                            return std::get<0>(parameters.param) + "_" +
