@@ -18,10 +18,13 @@ int64_t longest(const std::vector<std::vector<int32_t>>& prompts) {
 BatchLimits generator_limits(const std::vector<std::vector<int32_t>>& prompts, int64_t max_new_tokens) {
   int64_t tokens = 0;
   for (const auto& prompt : prompts) tokens += static_cast<int64_t>(prompt.size());
+  const int64_t rows = static_cast<int64_t>(prompts.size());
+  const int64_t capacity = longest(prompts) + max_new_tokens;
   return {.micro_batch_count = 1,
           .tokens = round_up(tokens, kTokenPadding),
-          .rows = static_cast<int64_t>(prompts.size()),
-          .tokens_per_row = longest(prompts) + max_new_tokens};
+          .rows = rows,
+          .tokens_per_row = capacity,
+          .cache_rows = rows * capacity};
 }
 
 int64_t cache_bytes_per_layer(const ModelConfig& config, size_t prompts, int64_t capacity, DType dtype) {

@@ -15,6 +15,7 @@ struct BatchLimits {
   int64_t tokens = 0;          // of one micro-batch, padding included
   int64_t rows = 1;            // of one micro-batch
   int64_t tokens_per_row = 0;  // also the number of positions
+  int64_t cache_rows = 0;      // of the key/value cache that attention reads; 0: there is none
 };
 
 // The integers and weights of a step's micro-batches, packed into one upload, with the rows of the embedding

@@ -55,13 +55,25 @@ class Measurement {
     return {view(DType::f32, limits_.tokens_per_row, half), view(DType::f32, limits_.tokens_per_row, half)};
   }
 
+  LayerCache cache() {
+    const int64_t cols = decoder_.config().kv_head_count * decoder_.config().head_dim;
+    return {.keys = view(decoder_.dtype(), limits_.cache_rows, cols),
+            .values = view(decoder_.dtype(), limits_.cache_rows, cols),
+            .rows = view(DType::i32, limits_.tokens, 1)};
+  }
+
   void forward(bool training) {
     const gpu::View x = view(decoder_.dtype(), limits_.tokens, decoder_.config().hidden_size);
     const SavedLayer saved = decoder_.carve_saved(inputs_, limits_.tokens);
-    decoder_.forward_layer(shape(spec_.layers.at(0)), rope(), batch(!training), x, x, saved, nullptr, bench_);
+    const LayerCache layer_cache = cache();
+    decoder_.forward_layer(shape(spec_.layers.at(0)), rope(), batch(!training), x, x, saved,
+                           limits_.cache_rows > 0 ? &layer_cache : nullptr, bench_);
     const HeadViews head = carve_head(inputs_, decoder_, limits_.tokens, false);
     decoder_.forward_final_norm(shape(spec_.final_norm), x, head.hidden, head.rstd, bench_);
     decoder_.forward_head(shape(spec_.head_pieces.at(0)), piece(), batch(), head.hidden, head.sums, bench_);
+    if (limits_.cache_rows == 0) return;
+    decoder_.choose(shape(spec_.head_pieces.at(0)), piece(), head.hidden.row_range(0, limits_.rows),
+                    view(DType::f32, limits_.rows, 1), view(DType::i32, limits_.rows, 1), bench_);
   }
 
   void backward() {

@@ -413,9 +413,21 @@ TEST_F(CliTest, OutputsThatMustNotBeTouched) {
   expect_refused(data_, "not a folder");
   ASSERT_EQ(train(output_).code, 0);
   expect_refused(output_, "out holds");
-  if (::geteuid() == 0) GTEST_SKIP() << "root may write into any folder";
-  fs::permissions(folder_ / "foreign", fs::perms::owner_read | fs::perms::owner_exec);
-  expect_refused(folder_ / "foreign/new", "Permission denied");
+}
+
+// As root, which may write anywhere, the program runs as nobody.
+TEST_F(CliTest, AnOutputThatCannotBeWritten) {
+  fs::permissions(folder_.path(), fs::perms(0755));
+  fs::create_directory(folder_ / "closed");
+  fs::permissions(folder_ / "closed", fs::perms(0555));
+  constexpr uid_t kNobody = 65534;
+  const auto drop_rights = [] { return ::geteuid() != 0 || ::setuid(kNobody) == 0; };
+  const test::Outcome outcome =
+      test::ChildProcess(command(train_arguments(folder_ / "closed/out")), drop_rights).finish();
+  if (outcome.code == 120 || outcome.code == 127) GTEST_SKIP() << "the program cannot be run as nobody here";
+  EXPECT_EQ(outcome.code, 2) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("Permission denied"));
+  EXPECT_TRUE(test::list_all(folder_ / "closed").empty());
 }
 
 TEST_F(CliTest, ALossThatIsNotANumberStopsTheRunAndNamesItsRow) {
