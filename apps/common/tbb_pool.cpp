@@ -5,9 +5,24 @@
 
 #include "apps/common/pool.h"
 #include "engine/base/error.h"
+#include "engine/base/thread_annotations.h"
 
 namespace sluice {
 namespace {
+
+// One thread: callers take turns. Not an arena, because TBB gives one of a single slot a second one for work
+// that another caller hands over.
+class TurnTaking final : public Executor {
+ public:
+  int thread_count() const override { return 1; }
+  void run(int64_t task_count, const Body& body) override EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    for (int64_t task = 0; task < task_count; ++task) body(task, 0);
+  }
+
+ private:
+  Mutex mutex_;
+};
 
 // An arena of its own: at most thread_count slots, and a caller that finds them all taken hands its loop over
 // and waits, so a slot index never belongs to two tasks at a time.
@@ -41,7 +56,9 @@ class TbbPool final : public Executor {
 }  // namespace
 
 std::unique_ptr<Executor> make_pool(int thread_count) {
-  return std::make_unique<TbbPool>(thread_count > 0 ? thread_count : usable_core_count());
+  if (thread_count <= 0) thread_count = usable_core_count();
+  if (thread_count == 1) return std::make_unique<TurnTaking>();
+  return std::make_unique<TbbPool>(thread_count);
 }
 
 }  // namespace sluice
