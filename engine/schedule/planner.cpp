@@ -15,12 +15,6 @@ struct Choice {
   int prefetch_distance = 0;
 };
 
-// A block that several accesses want prepared, with all the layouts that they want.
-struct Recurring {
-  BlockId block;
-  LayoutSet layouts;
-};
-
 class Builder {
  public:
   Builder(const PlanRequest& request, Choice choice) : request_(request), choice_(choice) {}
@@ -40,18 +34,15 @@ class Builder {
   }
 
   // Blocks worth keeping: leased more than once a walk, or unchanged from walk to walk.
-  static std::vector<Recurring> recurring_blocks(const PlanRequest& request) {
-    std::vector<Recurring> found;
+  static std::vector<BlockId> recurring_blocks(const PlanRequest& request) {
+    std::vector<BlockId> found;
     if (!request.keep_weights) return found;
     std::map<BlockId, int> uses;
     for (const Access& access : request.accesses) ++uses[access.block];
-    std::map<BlockId, size_t> index;
     for (const Access& access : request.accesses) {
       const BlockNeeds& needs = request.blocks.at(static_cast<size_t>(access.block.value));
       if (uses[access.block] < 2 && needs.changes) continue;
-      const auto [at, is_new] = index.try_emplace(access.block, found.size());
-      if (is_new) found.push_back({access.block, {}});
-      found[at->second].layouts = found[at->second].layouts | access.layouts;
+      if (std::ranges::find(found, access.block) == found.end()) found.push_back(access.block);
     }
     return found;
   }
@@ -74,14 +65,23 @@ class Builder {
     return recomputes ? LayoutSet{true, access.layouts.backward} : access.layouts;
   }
 
+  // All the layouts that the block's accesses want: a kept block is prepared once for all of them.
+  LayoutSet all_layouts_of(BlockId block) const {
+    LayoutSet layouts;
+    for (const Access& access : request_.accesses) {
+      if (access.block == block) layouts = layouts | layouts_of(access);
+    }
+    return layouts;
+  }
+
   void place_accesses() {
     std::map<BlockId, int> kept;
-    std::vector<Recurring> recurring = recurring_blocks(request_);
+    std::vector<BlockId> recurring = recurring_blocks(request_);
     recurring.resize(static_cast<size_t>(choice_.kept_blocks));
-    for (const Recurring& block : recurring) {
-      kept[block.block] = static_cast<int>(plan_.kept_slot_offsets.size());
+    for (const BlockId block : recurring) {
+      kept[block] = static_cast<int>(plan_.kept_slot_offsets.size());
       plan_.kept_slot_offsets.push_back(kept_bytes_);
-      kept_bytes_ += round_up(needs(block.block).prepared_bytes(block.layouts), request_.alignment_bytes);
+      kept_bytes_ += round_up(needs(block).prepared_bytes(all_layouts_of(block)), request_.alignment_bytes);
     }
     std::map<BlockId, bool> seen;
     int next_ring_slot = 0;
@@ -89,7 +89,7 @@ class Builder {
       PlannedAccess planned{.access = access, .layouts = layouts_of(access)};
       if (const auto found = kept.find(access.block); found != kept.end()) {
         planned.kept_slot = found->second;
-        planned.layouts = recurring[static_cast<size_t>(found->second)].layouts | planned.layouts;
+        planned.layouts = all_layouts_of(access.block);
         planned.fetch = !seen[access.block];
         planned.fetch_again = planned.fetch && needs(access.block).changes;
         seen[access.block] = true;
