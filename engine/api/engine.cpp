@@ -40,6 +40,7 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
   prefetcher_ = std::make_unique<Prefetcher>(plan_, *store_, *mover_, options_.compute_dtype,
                                              device_part(plan_part::kLanding));
   slot_free_.resize(static_cast<size_t>(plan_.ring_slot_count) + plan_.kept_slot_offsets.size());
+  lease_counts_.resize(slot_free_.size());
   gradient_ring_ = SlotRing(device_part(plan_part::kGradients),
                             plan_.gradient_slot_bytes * static_cast<size_t>(options_.gradient_shards),
                             plan_.gradient_slot_count);
@@ -133,6 +134,8 @@ Lease Engine::acquire(BlockId block) {
   PreparedBlock prepared =
       lay_out_block(device_, model_, block, options_.compute_dtype, access.layouts, slot_memory(access));
   if (prefetcher_->fetches(next_access_)) {
+    SLUICE_CHECK(lease_counts_[static_cast<size_t>(slot)] == 0,
+                 "more leases at a time than WalkSpec::concurrent_leases");
     const Prefetcher::Landed landed = prefetcher_->take(next_access_);
     compute_->wait(landed.copied);
     if (slot_free(slot)) compute_->wait(*slot_free(slot));
@@ -140,10 +143,14 @@ Lease Engine::acquire(BlockId block) {
     prefetcher_->release(landed.slot, compute_->record());
   }
   ++next_access_;
+  ++lease_counts_[static_cast<size_t>(slot)];
   return Lease(*this, slot, *compute_, std::move(prepared));
 }
 
 void Engine::release(int slot, gpu::Event last_use) {
+  --lease_counts_.at(static_cast<size_t>(slot));
+  // A kept block may have been leased on another stream before: what is prepared here next comes after both.
+  if (slot_free(slot)) compute_->wait(*slot_free(slot));
   slot_free(slot) = std::move(last_use);
 }
 

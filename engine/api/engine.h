@@ -128,11 +128,12 @@ class Engine final : private LeaseOwner {
   // Gradient rows (rows.size(), cols) fp32 in device memory, rows ascending; completes the tensor. One tensor
   // a walk.
   void offer_rows(TensorId tensor, std::vector<int32_t> rows, const std::byte* gradients);
-  // A gradient from outside, in host memory, laid out as the block's logical index (BlockLayout), copied at
-  // once.
+  // A gradient from outside, in host memory, laid out as the block's logical index (BlockLayout; what its
+  // padding holds does not matter), copied at once.
   void offer_from_host(BlockId block, cpu_optim::FloatView gradient);
 
-  // All gradients have been offered: AdamW runs under what follows, blocks in the given order.
+  // The walk is at its end and all gradients have been offered: AdamW runs under what follows, blocks in the
+  // given order.
   void begin_update(double learning_rate, std::span<const BlockId> order);
   // Rows of the tensor's gradient of the last walk as they wait for (or went into) the update, before
   // clipping, as fp32. The walk's gradients must have arrived (update_report).
@@ -183,6 +184,7 @@ class Engine final : private LeaseOwner {
   std::unique_ptr<Prefetcher> prefetcher_;
 
   std::vector<std::optional<gpu::Event>> slot_free_;  // ring slots, then kept slots
+  std::vector<int> lease_counts_;                     // of the same slots, now
   SlotRing gradient_ring_;
   SlotRing gradient_copy_ring_;
   int next_gradient_slot_ = 0;

@@ -139,6 +139,10 @@ void Engine::read_gradient(TensorId tensor, int64_t row_begin, int64_t row_count
 
 void Engine::begin_update(double learning_rate, std::span<const BlockId> order) {
   SLUICE_CHECK(optimizer_ != nullptr, "begin_update needs a training engine");
+  SLUICE_CHECK(next_access_ == static_cast<int>(plan_.accesses.size()),
+               "begin_update within a walk: its later leases would see new weights");
+  // A gradient from outside may come before the copies of the weights have been made.
+  optimizer_->update_after(compute_->record());
   optimizer_->begin_update(learning_rate, order);
 }
 

@@ -114,7 +114,19 @@ void Optimizer::offer_copy(BlockId block, cpu_optim::FloatView gradient) {
     copy(source, reinterpret_cast<BFloat16*>(waiting));
   };
   gradient.dtype() == DType::f32 ? copy_from(gradient.fp32()) : copy_from(gradient.bf16());
+  clear_padding(block);
   count_in_norm(block);
+}
+
+// The norm is of whole spans, so their padding must be zero.
+void Optimizer::clear_padding(BlockId block) {
+  const size_t element_bytes = size_bytes(waiting_dtype(block));
+  for (const BlockLayout::Part& part : store_.layout(block).parts()) {
+    if (!part.trainable) continue;
+    const int64_t count = part.element_count();
+    std::memset(waiting_gradient(block) + static_cast<size_t>(part.span_begin + count) * element_bytes, 0,
+                static_cast<size_t>(round_up(count, kSpanPadding) - count) * element_bytes);
+  }
 }
 
 void Optimizer::offer_before_rows(BlockId block, const gpu::Event& arrived) {
@@ -180,6 +192,8 @@ void Optimizer::begin_update(double learning_rate, std::span<const BlockId> orde
   }
   SLUICE_CHECK(std::ranges::find(offered_, true) == offered_.end(),
                "an offered block is missing from the update order");
+  SLUICE_CHECK(std::ranges::find(before_rows_, true) == before_rows_.end(),
+               "offer_before_rows without offer_rows");
 }
 
 void Optimizer::decide(double learning_rate) {
@@ -200,24 +214,34 @@ void Optimizer::decide(double learning_rate) {
 
 void Optimizer::update_block(BlockId block) {
   const BlockState state = store_.state(block);
-  lane_->run(
-      {.name = "adamw",
-       .accesses = {gpu::reads(waiting_gradient(block), waiting_bytes(block)),
-                    gpu::writes(state.low.data(), state.low.size_bytes()),
-                    gpu::writes(state.high.data(), state.high.size_bytes()),
-                    gpu::writes(state.first_moment.data(), state.first_moment.size_bytes()),
-                    gpu::writes(state.second_moment.data(), state.second_moment.size_bytes())},
-       .body = [this, block, state] {
-         if (step_->skip) return;
-         const cpu_optim::SplitState whole{state.high, state.low, state.first_moment, state.second_moment};
-         for (const BlockLayout::Part& part : store_.layout(block).parts()) {
-           if (!part.trainable) continue;
-           const cpu_optim::AdamStep& step = step_->group_steps.at(static_cast<size_t>(part.group));
-           cpu_optim::update(executor_, whole.subrange(part.span_begin, part.element_count()),
-                             gradient(block).subrange(part.span_begin, part.element_count()), step);
-         }
-       }});
+  lane_->run({.name = "adamw",
+              .accesses = {gpu::reads(waiting_gradient(block), waiting_bytes(block)),
+                           gpu::writes(state.low.data(), state.low.size_bytes()),
+                           gpu::writes(state.high.data(), state.high.size_bytes()),
+                           gpu::writes(state.first_moment.data(), state.first_moment.size_bytes()),
+                           gpu::writes(state.second_moment.data(), state.second_moment.size_bytes())},
+              .body = [this, block, state] {
+                if (step_->skip) return;
+                try {
+                  update_parts(block, state);
+                } catch (const std::exception& error) {  // shows one step later, so it says where it belongs
+                  const auto* known = dynamic_cast<const Error*>(&error);
+                  throw Error(known != nullptr ? known->kind() : ErrorKind::runtime,
+                              "the update of '" + store_.model().block(block).name + "' in optimizer step " +
+                                  std::to_string(step_->applied_steps) + " failed: " + error.what());
+                }
+              }});
   store_.set_version(block, lane_->record());
+}
+
+void Optimizer::update_parts(BlockId block, const BlockState& state) {
+  const cpu_optim::SplitState whole{state.high, state.low, state.first_moment, state.second_moment};
+  for (const BlockLayout::Part& part : store_.layout(block).parts()) {
+    if (!part.trainable) continue;
+    const cpu_optim::AdamStep& step = step_->group_steps.at(static_cast<size_t>(part.group));
+    cpu_optim::update(executor_, whole.subrange(part.span_begin, part.element_count()),
+                      gradient(block).subrange(part.span_begin, part.element_count()), step);
+  }
 }
 
 UpdateReport Optimizer::report() {

@@ -50,8 +50,8 @@ class Optimizer {
   // The whole gradient of the block is in place after `arrived`.
   void offer(BlockId block, const gpu::Event& arrived);
   // The gradient is in host memory already, of the trainer's own: fp32 or bf16, as long as the block's
-  // logical index. Copied (rounded to nearest even where the waiting dtype is bf16) before the call returns.
-  // The block's last update must be done.
+  // logical index. Copied (rounded to nearest even where the waiting dtype is bf16; padding becomes 0) before
+  // the call returns. The block's last update must be done.
   void offer_copy(BlockId block, cpu_optim::FloatView gradient);
   // A part of it is: rows of `tensor` that live in this block follow by offer_rows. Needs a waiting dtype of
   // fp32.
@@ -62,10 +62,13 @@ class Optimizer {
   void offer_rows(TensorId tensor, std::vector<int32_t> rows, const float* gradients,
                   const gpu::Event& arrived, DType gradient_dtype);
 
+  // Updates from here on write weights that are in use until `event`.
+  void update_after(const gpu::Event& event) { lane_->wait(event); }
   // Every gradient of the step has been offered; blocks without one keep their state. Updates run in the
   // order given, which must name each offered block once; TensorStore::version_ready is set for each.
   void begin_update(double learning_rate, std::span<const BlockId> order);
-  // Waits for the norm of the last begin_update (not for its updates). Throws what an earlier update met.
+  // Waits for the norm of the last begin_update (not for its updates). Throws what an earlier update met,
+  // with its step and block.
   UpdateReport report();
   // Waits until all updates are done; throws what they met.
   void wait();
@@ -78,8 +81,10 @@ class Optimizer {
   struct StepState;  // written on the lane
   void count_in_norm(BlockId block);
   void clear_gradient(BlockId block);
+  void clear_padding(BlockId block);
   void decide(double learning_rate);
   void update_block(BlockId block);
+  void update_parts(BlockId block, const BlockState& state);
   std::span<double> chunk_sums(BlockId block);
   cpu_optim::FloatView gradient(BlockId block) const;
 
