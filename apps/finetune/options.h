@@ -57,8 +57,8 @@ struct TrainOptions {
   int64_t gradient_shards = 1;  // divides gradient_accumulation_steps
   uint64_t seed = 42;
   Recompute recompute = Recompute::automatic;  // of activations in backward
-  int64_t logging_steps = 1;  // on the screen; events.jsonl has every step
-  bool json = false;          // the result as one JSON object on standard output
+  int64_t logging_steps = 1;                   // on the screen; events.jsonl has every step
+  bool json = false;                           // the result as one JSON object on standard output
 };
 
 struct PlanOptions {

@@ -1,10 +1,9 @@
-#include "gpu/host/host_ops.h"
-
 #include <gtest/gtest.h>
 #include <vector>
 
 #include "apps/common/pool.h"
 #include "gpu/host/host_device.h"
+#include "gpu/host/host_ops.h"
 #include "gpu/host/kernel_table.h"
 
 namespace sluice::gpu {
