@@ -9,7 +9,7 @@
 namespace sluice::finetune {
 namespace {
 
-constexpr int64_t kBarWidth = 24;
+constexpr int64_t kBarWidth = 12;  // so that the line fits 80 columns, and does not wrap
 
 // As Hugging Face's Trainer prints a step.
 std::string plain(const ProgressLine& line, int64_t total_steps) {
@@ -33,10 +33,13 @@ std::string Progress::bar(const ProgressLine& line) const {
   const double left =
       seconds / static_cast<double>(line.step) * static_cast<double>(total_steps_ - line.step);
   std::string text = "[";
-  text.append(static_cast<size_t>(filled), '#')
-      .append(static_cast<size_t>(kBarWidth - filled), '.')
-      .append("] ");
-  return text + plain(line, total_steps_) + "  " + duration_text(left) + " left";
+  text.append(static_cast<size_t>(filled), '#').append(static_cast<size_t>(kBarWidth - filled), '.');
+  char rest[160];
+  std::snprintf(rest, sizeof rest, "] %lld/%lld loss %.4f norm %.3g lr %.2e %.0f tok/s%s ",
+                static_cast<long long>(line.step), static_cast<long long>(total_steps_), line.loss,
+                line.gradient_norm, line.learning_rate, line.tokens_per_second,
+                line.skipped ? " SKIPPED" : "");
+  return text + rest + duration_text(left);
 }
 
 void Progress::show(const ProgressLine& line) {
