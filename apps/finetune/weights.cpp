@@ -1,11 +1,14 @@
 #include "apps/finetune/weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "apps/finetune/model/hf_writer.h"
 #include "engine/base/error.h"
+#include "engine/base/float_bits.h"
 
 namespace sluice::finetune {
 namespace {
@@ -38,6 +41,14 @@ const ModelTensor& find_checked(const HfFolder& folder, const TensorSpec& spec) 
                                      ", but config.json makes it " + shape_text(wanted));
   }
   return *stored;
+}
+
+// To the bf16 that training computes with: the upper half of the master, whose ties go up. The writer would
+// round them to even.
+void round_as_split(std::span<float> values) {
+  for (float& value : values) {
+    if (std::isfinite(value)) value = to_float(split(value).high);
+  }
 }
 
 std::optional<TensorId> find_tensor(const ModelSpec& model, std::string_view name) {
@@ -83,11 +94,13 @@ void save_weights(const HfFolder& source, const TensorStore& store, const std::f
                     }
                     if (model.tensor(*id).rows > 1 || tensor.shape.size() == 2) {
                       store.read_rows(*id, row_begin, row_end - row_begin, out.data());
-                      return;
+                    } else {
+                      whole_vector.resize(static_cast<size_t>(model.tensor(*id).cols));
+                      store.read_rows(*id, 0, 1, whole_vector.data());
+                      std::copy(whole_vector.begin() + row_begin, whole_vector.begin() + row_end,
+                                out.begin());
                     }
-                    whole_vector.resize(static_cast<size_t>(model.tensor(*id).cols));
-                    store.read_rows(*id, 0, 1, whole_vector.data());
-                    std::copy(whole_vector.begin() + row_begin, whole_vector.begin() + row_end, out.begin());
+                    if (tensor.dtype == DType::bf16) round_as_split(out);
                   });
 }
 
