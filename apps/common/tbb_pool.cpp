@@ -1,4 +1,5 @@
 #include <oneapi/tbb/blocked_range.h>
+#include <oneapi/tbb/global_control.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/partitioner.h>
 #include <oneapi/tbb/task_arena.h>
@@ -28,7 +29,10 @@ class TurnTaking final : public Executor {
 // and waits, so a slot index never belongs to two tasks at a time.
 class TbbPool final : public Executor {
  public:
-  explicit TbbPool(int thread_count) : arena_(thread_count, 1), thread_count_(thread_count) {}
+  explicit TbbPool(int thread_count)
+      : limit_(oneapi::tbb::global_control::max_allowed_parallelism, static_cast<size_t>(thread_count)),
+        arena_(thread_count, 1),
+        thread_count_(thread_count) {}
 
   int thread_count() const override { return thread_count_; }
 
@@ -49,6 +53,7 @@ class TbbPool final : public Executor {
   }
 
  private:
+  oneapi::tbb::global_control limit_;  // else no more threads than cores, with a warning
   oneapi::tbb::task_arena arena_;
   int thread_count_;
 };

@@ -41,14 +41,14 @@ Diary read_diary(const fs::path& path) {
 }
 
 void check_contents(const fs::path& output) {
+  const fs::path events = output / kEventsName;
+  if (fs::is_regular_file(fs::symlink_status(events)) && read_diary(events) == Diary::finished)
+    refuse(output, "holds a finished run. Choose another one, or remove it.");
   for (const fs::directory_entry& entry : fs::directory_iterator(output)) {
     const std::string name = entry.path().filename();
     if (is_staging(entry)) continue;
-    if (name == kEventsName && entry.is_regular_file()) {
-      const Diary diary = read_diary(entry.path());
-      if (diary == Diary::unfinished) continue;
-      if (diary == Diary::finished) refuse(output, "holds a finished run. Choose another one, or remove it.");
-    }
+    if (name == kEventsName && entry.is_regular_file() && read_diary(entry.path()) == Diary::unfinished)
+      continue;
     refuse(output, "holds something already (" + name +
                        "), which training would mix its result with. Choose another one, or remove it.");
   }

@@ -234,6 +234,7 @@ gpu::Event Engine::download(void* host, const std::byte* device, size_t size_byt
 
 void Engine::wait() {
   compute_->record().wait();
+  mover_->wait_sent();
   if (optimizer_) optimizer_->wait();
 }
 

@@ -47,6 +47,8 @@ class Mover {
   // Copies to the host what `after` has made, in the order of these calls. Returns the event of the copy's
   // end.
   gpu::Event send(const gpu::Event& after, void* host, const std::byte* device, size_t size_bytes);
+  // Waits until all that was sent has arrived; throws what it met.
+  void wait_sent() { copy_out_->record().wait(); }
   // What is sent from here on overwrites host memory that is in use until `event`.
   void send_after(const gpu::Event& event) { copy_out_->wait(event); }
 

@@ -38,6 +38,11 @@ TEST(OutputFolderTest, ForeignAndFinishedContentsAreRefused) {
   const fs::path events = folder / "events.jsonl";
   test::write_all(events, "{\"event\":\"start\"}\n{\"event\":\"end\"}\n");
   expect_refused(folder.path(), {folder.path(), "finished run"});
+  for (const char* name : {"config.json", "model.safetensors", "zebra"}) {
+    test::write_all(folder / name, "");  // whatever a listing of the folder names first
+    expect_refused(folder.path(), {folder.path(), "finished run"});
+    fs::remove(folder / name);
+  }
   test::write_all(events, "{\"time\":1}\n");
   expect_refused(folder.path(), {"events.jsonl"});
   fs::remove(events);

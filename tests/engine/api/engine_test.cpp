@@ -393,6 +393,20 @@ TEST_F(EngineTest, RowsAreUpdatedBeforeTheyAreFetchedAgain) {
   }
 }
 
+TEST_F(EngineTest, WhatIsUploadedComesBack) {
+  make({});
+  const std::vector<float> sent = numbers(kWq);
+  std::vector<float> got(sent.size());
+  const size_t bytes = sent.size() * 4;
+  engine_->upload(engine_->device_part("memory"), sent.data(), bytes);
+  engine_->submit(gpu::Scale{gpu::View(engine_->device_part("memory"), DType::f32, 16, kWidth), 2});
+  engine_->upload(engine_->device_part("memory") + bytes, sent.data(), 0);
+  const gpu::Event there = engine_->download(got.data(), engine_->device_part("memory"), bytes);
+  engine_->wait();
+  EXPECT_TRUE(there.done()) << "wait() waits for copies, too";
+  for (size_t i = 0; i < sent.size(); ++i) EXPECT_EQ(got[i], 2 * sent[i]);
+}
+
 // ---- gradients
 
 TEST_F(EngineTest, ShardsAreSummedByTheTree) {
