@@ -4,7 +4,7 @@
 generate.py of the fixtures says `model.to(torch.bfloat16).float()` to round the weights, which rounds the buffer
 `rotary_emb.inv_freq` too. So its numbers are those of a slightly different model: the loss of the text by 8e-5, logits
 by up to 2e-2, losses of the fine-tune by 5e-4. This computes what the folder that `finetune import` makes really gives,
-the text in double precision and the fine-tune in single; tests/apps/finetune/real_model_test.cpp holds the engine to it.
+in double precision; tests/apps/finetune/real_model_test.cpp holds the engine to it.
 
     v/bin/python tests/peers/real_model_numbers.py FOLDER ../shared/fixtures/real/smollm2.json
 """
@@ -36,7 +36,6 @@ top = last.topk(10)
 print("top10", top.indices.tolist(), top.values.tolist())
 
 setting = golden["finetune"]
-model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 rows, tokens = setting["rows"], setting["label_tokens"]
 optimizer = torch.optim.AdamW(
     [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": setting["weight_decay"]},
