@@ -90,8 +90,8 @@ void Engine::offer(GradientLease gradients, bool rows_follow) {
   const gpu::Event sent = mover_->send(compute_->record(), optimizer_->waiting_gradient(gradients.block()),
                                        leaving, leaving_bytes);
   copied_out_bytes_ += leaving_bytes;
-  gradient_ring_.release(gradients.slot_, sent);
-  if (leaving != sums) gradient_copy_ring_.release(gradients.slot_, sent);
+  // What leaves is read by the copy: the sums themselves, or the slot that they were cast into.
+  (leaving == sums ? gradient_ring_ : gradient_copy_ring_).release(gradients.slot_, sent);
   if (rows_follow) {
     optimizer_->offer_before_rows(gradients.block(), sent);
   } else {

@@ -23,9 +23,12 @@ class SlotRing {
     SLUICE_CHECK(index >= 0 && index < slot_count());
     return begin_ + static_cast<size_t>(index) * slot_bytes_;
   }
-  // Writes of `stream` from here on come after the slot's last use.
-  void wait_free(int index, gpu::Stream& stream) const {
-    if (const std::optional<gpu::Event>& event = free_after(index)) stream.wait(*event);
+  // Writes of `stream` from here on come after the slot's last use; asked once by the stream that writes
+  // next.
+  void wait_free(int index, gpu::Stream& stream) {
+    std::optional<gpu::Event>& event = free_after_.at(static_cast<size_t>(index));
+    if (event) stream.wait(*event);
+    event.reset();
   }
   const std::optional<gpu::Event>& free_after(int index) const {
     return free_after_.at(static_cast<size_t>(index));
