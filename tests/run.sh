@@ -144,7 +144,7 @@ tidy() {
 
 # The real model is left to the release build: under ASan its steps take many minutes and show nothing new.
 debug() {
-  configure debug debug && build debug && SLUICE_SMOLLM2_GGUF='' run_tests debug debug -LE nightly
+  configure debug debug && build debug && (unset SLUICE_SMOLLM2_GGUF && run_tests debug debug -LE nightly)
 }
 
 tsan() {

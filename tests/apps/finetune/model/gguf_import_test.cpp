@@ -300,7 +300,7 @@ class RealModel : public ::testing::Test {
  protected:
   void SetUp() override {
     const char* gguf = std::getenv("SLUICE_SMOLLM2_GGUF");
-    if (gguf == nullptr) GTEST_SKIP() << "SLUICE_SMOLLM2_GGUF does not name the file";
+    if (gguf == nullptr || *gguf == 0) GTEST_SKIP() << "SLUICE_SMOLLM2_GGUF does not name the file";
     fixtures_ = fs::path(SLUICE_SOURCE_DIR) / "tests/data";
     if (const char* path = std::getenv("SLUICE_FIXTURES")) fixtures_ = path;
     if (!fs::exists(fixtures_ / "real/smollm2.json")) GTEST_SKIP() << "no real/smollm2.json in " << fixtures_;
