@@ -1,6 +1,7 @@
 #include "tests/support/test_device.h"
 
 #include <gtest/gtest.h>
+#include <thread>
 
 #include "apps/common/pool.h"
 #include "gpu/host/host_device.h"
@@ -58,6 +59,10 @@ std::vector<std::string> TestDevice::take_hazards() {
   for (size_t i = taken_hazard_count_; i < violations.size(); ++i) texts.push_back(violations[i].text);
   taken_hazard_count_ = violations.size();
   return texts;
+}
+
+void wait_unseen(const gpu::Event& event) {
+  std::thread([&] { event.wait(); }).join();  // counts for what that thread submits: nothing
 }
 
 }  // namespace sluice::test

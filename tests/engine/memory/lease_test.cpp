@@ -78,6 +78,7 @@ TEST_F(LeaseTest, WithoutTheHandOverThereIsAHazard) {
     const auto second = host_.device().make_stream(gpu::StreamKind::compute, "second");
     const Lease lease(owner_, 0, *first, {});
     fill(*first, 1);
+    test::wait_unseen(first->record());
     fill(*second, 2);
   }
   EXPECT_EQ(host_.take_hazards().size(), 1u);

@@ -61,6 +61,7 @@ TEST(SlotRing, AForgottenWaitIsAHazard) {
     const auto reader = device.make_stream(gpu::StreamKind::copy_out, "reader");
     device.copy_to_host(*reader, got.data(), ring.slot(0), 512);
     ring.release(0, reader->record());
+    test::wait_unseen(reader->record());
     device.ops().submit(*writer, gpu::Fill{gpu::View(ring.slot(0), DType::f32, 1, 128), 1}, {});
   }
   EXPECT_EQ(host.take_hazards().size(), 1u);

@@ -191,6 +191,7 @@ TEST_P(PrefetcherTest, ASlotThatNobodyReleasedIsAHazard) {
   prefetcher_->begin_walk(true);
   for (int access = 0; access < 8; ++access) {
     use(prefetcher_->take(access), seen[static_cast<size_t>(access)], true);
+    test::wait_unseen(compute_->record());
   }
   compute_->record().wait();
   EXPECT_EQ(host_.take_hazards().size(), 8u - static_cast<size_t>(GetParam().distance + 1));
