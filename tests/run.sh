@@ -36,7 +36,7 @@ temporary=$root/build/tmp
 export SLUICE_FIXTURES=${SLUICE_FIXTURES:-$root/tests/data}
 export ASAN_OPTIONS=${ASAN_OPTIONS:-detect_leaks=1:strict_string_checks=1}
 export TSAN_OPTIONS=${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1}
-export CCACHE_NOHASHDIR=1  # the presets share what they compile alike
+export CCACHE_NOHASHDIR=1 CCACHE_BASEDIR=$root  # presets and checkouts share what they compile alike
 
 # ---- stages -----------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/source_tree.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -11,7 +12,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::TemporaryFolder;
 
-const fs::path kModels = fs::path(SLUICE_SOURCE_DIR) / "tests/data/models";
+const fs::path kModels = test::source_folder() / "tests/data/models";
 
 // Layout and spelling of the reference implementation, byte by byte.
 TEST(SafetensorsWriter, WritesTheFormat) {

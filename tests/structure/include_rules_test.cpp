@@ -11,6 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/support/source_tree.h"
+
 // Who may include whom (docs/architecture.md, "The tree"), held by reading every #include of the tree.
 //
 //   engine/base <- io, cpu_optim, gpu <- engine/{memory,store,schedule,train,api} <- apps <- tests, bench
@@ -195,7 +197,7 @@ bool is_source(const std::filesystem::path& path) {
 }
 
 TEST(IncludeRules, HoldInTheWholeTree) {
-  const std::filesystem::path root = SLUICE_SOURCE_DIR;
+  const std::filesystem::path root = test::source_folder();
   int file_count = 0;
   for (std::string_view folder : kFolders) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
@@ -282,7 +284,7 @@ TEST(IncludeRules, DeviceCodeStandsInOneFolder) {
 
 TEST(IncludeRules, IncludedFilesExist) {
   const std::string line = "#include \"engine/base/no_such_file.h\"\n";
-  EXPECT_THAT(violations("io/file.cpp", line, SLUICE_SOURCE_DIR), ::testing::SizeIs(1));
+  EXPECT_THAT(violations("io/file.cpp", line, test::source_folder()), ::testing::SizeIs(1));
 }
 
 }  // namespace

@@ -13,12 +13,6 @@ namespace sluice::test {
 
 using finetune::MicroBatch;
 
-std::filesystem::path fixtures_folder() {
-  const char* folder = std::getenv("SLUICE_FIXTURES");
-  return folder != nullptr && *folder != 0 ? std::filesystem::path(folder)
-                                           : std::filesystem::path(SLUICE_SOURCE_DIR) / "tests/data";
-}
-
 MicroBatch make_batch(const std::vector<std::vector<int32_t>>& ids,
                       const std::vector<std::vector<int32_t>>& labels) {
   MicroBatch batch;

@@ -7,11 +7,9 @@
 
 #include "apps/finetune/data/micro_batch.h"
 #include "io/safetensors.h"
+#include "tests/support/source_tree.h"
 
 namespace sluice::test {
-
-// $SLUICE_FIXTURES, or tests/data of the source tree.
-std::filesystem::path fixtures_folder();
 
 // A model folder with golden.safetensors and golden.json (README of the fixtures).
 class Golden {

@@ -11,6 +11,7 @@
 
 #include "io/safetensors.h"
 #include "tests/support/child_process.h"
+#include "tests/support/source_tree.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -30,7 +31,7 @@ constexpr const char* kRows =
 class CliTest : public ::testing::Test {
  protected:
   CliTest() {
-    const fs::path data = fs::path(SLUICE_SOURCE_DIR) / "tests" / "data";
+    const fs::path data = test::source_folder() / "tests" / "data";
     fs::create_directory(model_);
     for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
       fs::copy(data / "models" / "llama_tied" / name, model_ / name);

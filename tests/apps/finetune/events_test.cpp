@@ -7,6 +7,7 @@
 #include "apps/finetune/progress.h"
 #include "apps/finetune/report.h"
 #include "apps/finetune/version.h"
+#include "tests/support/source_tree.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice::finetune {
@@ -96,7 +97,7 @@ TEST(ReportTest, TheBannerSpeaksHuggingFacesWords) {
 }
 
 TEST(VersionTest, IsThatOfTheBuild) {
-  const std::string cmake = test::read_all(std::string(SLUICE_SOURCE_DIR) + "/CMakeLists.txt");
+  const std::string cmake = test::read_all(test::source_folder() / "CMakeLists.txt");
   EXPECT_NE(cmake.find("project(sluice VERSION " + std::string(kVersion)), std::string::npos);
 }
 

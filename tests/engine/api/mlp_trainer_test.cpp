@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/api/engine.h"
+#include "tests/support/source_tree.h"
 #include "tests/support/test_device.h"
 
 namespace sluice {
@@ -622,7 +623,7 @@ TEST(MlpTrainer, MemoryAndCopiesAreWhatThePlanSays) {
 }
 
 TEST(MlpTrainer, KnowsTheApiOnly) {
-  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/tests/engine/api/mlp_trainer_test.cpp");
+  std::ifstream file(test::source_folder() / "tests/engine/api/mlp_trainer_test.cpp");
   std::vector<std::string> ours;
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with("#include \"")) ours.push_back(line.substr(10, line.rfind('"') - 10));

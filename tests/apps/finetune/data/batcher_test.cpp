@@ -23,7 +23,7 @@ Dataset dataset(int count) {
   }
   file.close();
   Tokenizer tokenizer(
-      (test::fixtures() / "tokenizers" / "small" / "gpt2_trim_offsets" / "tokenizer.json").string());
+      (test::fixtures_folder() / "tokenizers" / "small" / "gpt2_trim_offsets" / "tokenizer.json").string());
   DatasetOptions options;
   options.eos_token_id = 1000;
   return Dataset::read(path.string(), tokenizer, options);

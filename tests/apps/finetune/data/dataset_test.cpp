@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 
 Tokenizer tokenizer(const std::string& name = "gpt2_trim_offsets") {
-  return Tokenizer((test::fixtures() / "tokenizers" / "small" / name / "tokenizer.json").string());
+  return Tokenizer((test::fixtures_folder() / "tokenizers" / "small" / name / "tokenizer.json").string());
 }
 
 // `text` as a data file, read with the given options.
@@ -49,7 +49,7 @@ std::string learnt(const DatasetRow& row) {
 // Rows and dropped rows of a shared file are those its expected.json lists (rows of messages, which are not
 // read yet, apart).
 void check_fixture(const std::string& name) {
-  const auto path = test::fixtures() / "data" / name;
+  const auto path = test::fixtures_folder() / "data" / name;
   const json expected = json::parse(test::read_all(path.string() + ".expected.json"));
   Tokenizer t = tokenizer();
   DatasetOptions options;
@@ -88,7 +88,7 @@ TEST(Dataset, ReadsTheSharedFiles) {
 
 TEST(Dataset, RefusesOtherKindsByName) {
   const auto refuses = [](const std::string& name, const std::vector<std::string>& texts) {
-    const std::string path = (test::fixtures() / "data" / name).string();
+    const std::string path = (test::fixtures_folder() / "data" / name).string();
     std::vector<std::string> all = texts;
     all.push_back(path);
     Tokenizer t = tokenizer();

@@ -1,22 +1,17 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
 
-namespace sluice::test {
+#include "tests/support/source_tree.h"
 
-// Our own copies by default; shared/fixtures holds more.
-inline std::filesystem::path fixtures() {
-  const char* const folder = std::getenv("SLUICE_FIXTURES");
-  return folder != nullptr ? folder : SLUICE_SOURCE_DIR "/tests/data";
-}
+namespace sluice::test {
 
 // Tokenizers of other projects, which are not in the repository.
 inline std::filesystem::path real_tokenizer(const std::string& name) {
-  return fixtures() / ".." / "tokenizers" / name / "tokenizer.json.xz";
+  return fixtures_folder() / ".." / "tokenizers" / name / "tokenizer.json.xz";
 }
 
 // Names of the folders in `folder` that hold `file`, sorted.

@@ -67,21 +67,21 @@ void check(const std::string& tokenizer_path, const std::string& vectors) {
 class SmallTokenizer : public testing::TestWithParam<std::string> {};
 
 TEST_P(SmallTokenizer, AgreesWithTheReference) {
-  const auto folder = test::fixtures() / "tokenizers" / "small" / GetParam();
+  const auto folder = test::fixtures_folder() / "tokenizers" / "small" / GetParam();
   check((folder / "tokenizer.json").string(), test::read_all(folder / "vectors.jsonl"));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SmallTokenizer,
-                         testing::ValuesIn(test::folders_with(test::fixtures() / "tokenizers" / "small",
-                                                              "vectors.jsonl")),
-                         [](const auto& name) { return name.param; });
+INSTANTIATE_TEST_SUITE_P(
+    All, SmallTokenizer,
+    testing::ValuesIn(test::folders_with(test::fixtures_folder() / "tokenizers" / "small", "vectors.jsonl")),
+    [](const auto& name) { return name.param; });
 
 class RealTokenizer : public testing::TestWithParam<const char*> {};
 
 TEST_P(RealTokenizer, AgreesWithTheReference) {
   const std::string name = GetParam();
   const auto packed = test::real_tokenizer(name);
-  const auto vectors = test::fixtures() / "tokenizers" / (name + ".jsonl.xz");
+  const auto vectors = test::fixtures_folder() / "tokenizers" / (name + ".jsonl.xz");
   if (!std::filesystem::exists(packed) || !std::filesystem::exists(vectors))
     GTEST_SKIP() << packed << " or " << vectors << " is missing; set SLUICE_FIXTURES to shared/fixtures";
   const test::TemporaryFolder folder;
@@ -98,7 +98,7 @@ INSTANTIATE_TEST_SUITE_P(All, RealTokenizer,
 class RefusedTokenizer : public testing::TestWithParam<std::string> {};
 
 TEST_P(RefusedTokenizer, IsRefusedByName) {
-  const auto folder = test::fixtures() / "tokenizers" / "small" / "refused" / GetParam();
+  const auto folder = test::fixtures_folder() / "tokenizers" / "small" / "refused" / GetParam();
   const std::string path = (folder / "tokenizer.json").string();
   const json expected = json::parse(test::read_all(folder / "expected.json"));
   try {
@@ -115,7 +115,7 @@ TEST_P(RefusedTokenizer, IsRefusedByName) {
 
 INSTANTIATE_TEST_SUITE_P(All, RefusedTokenizer,
                          testing::ValuesIn(test::folders_with(
-                             test::fixtures() / "tokenizers" / "small" / "refused", "expected.json")),
+                             test::fixtures_folder() / "tokenizers" / "small" / "refused", "expected.json")),
                          [](const auto& name) { return name.param; });
 
 }  // namespace

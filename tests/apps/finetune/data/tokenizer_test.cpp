@@ -16,7 +16,7 @@ namespace {
 using nlohmann::json;
 
 std::string small(const std::string& name) {
-  return (test::fixtures() / "tokenizers" / "small" / name / "tokenizer.json").string();
+  return (test::fixtures_folder() / "tokenizers" / "small" / name / "tokenizer.json").string();
 }
 
 // Writes `text` as a tokenizer.json and expects that it is refused.

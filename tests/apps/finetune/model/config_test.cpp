@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/source_tree.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -12,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-const fs::path kModels = fs::path(SLUICE_SOURCE_DIR) / "tests/data/models";
+const fs::path kModels = test::source_folder() / "tests/data/models";
 
 // What Llama-2-7b's file holds, less what nobody reads.
 json small_config() {

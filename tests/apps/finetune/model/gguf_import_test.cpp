@@ -11,6 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/sha256.h"
+#include "tests/support/source_tree.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -301,8 +302,7 @@ class RealModel : public ::testing::Test {
   void SetUp() override {
     const char* gguf = std::getenv("SLUICE_SMOLLM2_GGUF");
     if (gguf == nullptr || *gguf == 0) GTEST_SKIP() << "SLUICE_SMOLLM2_GGUF does not name the file";
-    fixtures_ = fs::path(SLUICE_SOURCE_DIR) / "tests/data";
-    if (const char* path = std::getenv("SLUICE_FIXTURES")) fixtures_ = path;
+    fixtures_ = test::fixtures_folder();
     if (!fs::exists(fixtures_ / "real/smollm2.json")) GTEST_SKIP() << "no real/smollm2.json in " << fixtures_;
     import_gguf(gguf, folder_ / "out");
   }

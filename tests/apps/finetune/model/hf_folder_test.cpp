@@ -5,6 +5,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/safetensors_builder.h"
+#include "tests/support/source_tree.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -15,7 +16,7 @@ using test::expect_error;
 using test::TemporaryFolder;
 using test::write_safetensors;
 
-const fs::path kModels = fs::path(SLUICE_SOURCE_DIR) / "tests/data/models";
+const fs::path kModels = test::source_folder() / "tests/data/models";
 
 const std::string kOne = std::string("\x80\x3f", 2);      // bf16 1
 const std::string kTwo = std::string("\x00\x40", 2);      // bf16 2

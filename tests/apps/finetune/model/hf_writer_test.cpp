@@ -8,6 +8,7 @@
 #include "engine/base/float_bits.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/safetensors_builder.h"
+#include "tests/support/source_tree.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 using test::expect_error;
 using test::TemporaryFolder;
 
-const fs::path kModels = fs::path(SLUICE_SOURCE_DIR) / "tests/data/models";
+const fs::path kModels = test::source_folder() / "tests/data/models";
 
 FillRows from(const HfFolder& source) {
   return [&source](const ModelTensor& tensor, int64_t begin, int64_t end, std::span<float> out) {
