@@ -9,8 +9,12 @@
 
 namespace sluice {
 
+// Of memory, offsets and sizes of every transfer that bypasses the page cache; drives that want more are
+// refused when a file is opened.
+inline constexpr size_t kIoAlignment = 4096;
+
 // One positional transfer between memory and an open file. With O_DIRECT, `data`, `offset` and `size_bytes`
-// must be multiples of the file's alignment (at most 4096 is assumed nowhere: ask DirectFile). At most 1 GiB.
+// must be multiples of kIoAlignment. At most 1 GiB.
 struct IoRequest {
   enum class Kind { read, write };
   Kind kind = Kind::read;
