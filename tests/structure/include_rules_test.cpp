@@ -197,7 +197,7 @@ bool is_source(const std::filesystem::path& path) {
 }
 
 TEST(IncludeRules, HoldInTheWholeTree) {
-  const std::filesystem::path root = test::source_folder();
+  const std::filesystem::path root = sluice::test::source_folder();
   int file_count = 0;
   for (std::string_view folder : kFolders) {
     for (const auto& entry : std::filesystem::recursive_directory_iterator(root / folder)) {
@@ -284,7 +284,7 @@ TEST(IncludeRules, DeviceCodeStandsInOneFolder) {
 
 TEST(IncludeRules, IncludedFilesExist) {
   const std::string line = "#include \"engine/base/no_such_file.h\"\n";
-  EXPECT_THAT(violations("io/file.cpp", line, test::source_folder()), ::testing::SizeIs(1));
+  EXPECT_THAT(violations("io/file.cpp", line, sluice::test::source_folder()), ::testing::SizeIs(1));
 }
 
 }  // namespace
