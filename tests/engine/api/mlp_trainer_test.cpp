@@ -626,9 +626,10 @@ TEST(MlpTrainer, KnowsTheApiOnly) {
   std::ifstream file(test::source_folder() / "tests/engine/api/mlp_trainer_test.cpp");
   std::vector<std::string> ours;
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("#include \"")) ours.push_back(line.substr(10, line.rfind('"') - 10));
+    if (!line.starts_with("#include \"") || line.find("tests/support/") != std::string::npos) continue;
+    ours.push_back(line.substr(10, line.rfind('"') - 10));
   }
-  EXPECT_EQ(ours, (std::vector<std::string>{"engine/api/engine.h", "tests/support/test_device.h"}));
+  EXPECT_EQ(ours, (std::vector<std::string>{"engine/api/engine.h"}));
 }
 
 }  // namespace
