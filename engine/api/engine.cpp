@@ -1,6 +1,7 @@
 #include "engine/api/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "cpu_optim/convert.h"
@@ -8,6 +9,14 @@
 #include "engine/base/math.h"
 
 namespace sluice {
+namespace {
+
+double seconds_between(std::chrono::steady_clock::time_point begin,
+                       std::chrono::steady_clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+}  // namespace
 
 Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpec walk, EngineOptions options)
     : device_(device),
@@ -91,7 +100,8 @@ gpu::View Engine::raw_view(const BlockLayout& layout, int part, std::byte* lande
   std::byte* const high = landed + layout.low_bytes() - layout.fetch_offset(options_.compute_dtype);
   if (!placed.trainable) {
     if (low) return {};
-    return {high + layout.low_bytes() + placed.frozen_offset, placed.storage_dtype, placed.rows, placed.cols};
+    return {high + layout.high_bytes() + placed.frozen_offset, placed.storage_dtype, placed.rows,
+            placed.cols};
   }
   if (!low) return {high + placed.span_begin * 2, DType::bf16, placed.rows, placed.cols};
   if (options_.compute_dtype == DType::bf16) return {};
@@ -243,8 +253,28 @@ uint64_t Engine::state_hash() {
   return store_->hash();
 }
 
+// The norm comes after every gradient's copy, and these after compute: waiting for the links one by one adds
+// no order, and tells which of them is late.
+UpdateReport Engine::update_report() {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  compute_->record().wait();
+  const Clock::time_point computed = Clock::now();
+  mover_->wait_sent();
+  const Clock::time_point arrived = Clock::now();
+  const UpdateReport report = optimizer_->report();
+  report_waited_.compute += seconds_between(begin, computed);
+  report_waited_.copy_out += seconds_between(computed, arrived);
+  report_waited_.optimizer += seconds_between(arrived, Clock::now());
+  return report;
+}
+
 Engine::Counters Engine::counters() const {
+  Waited waited = report_waited_;
+  waited.copy_in += mover_->fetch_waits().enqueue_seconds;
+  waited.optimizer += mover_->fetch_waits().host_seconds;
   return {.acquire_blocked_seconds = prefetcher_->blocked_seconds(),
+          .waited = waited,
           .copied_in_bytes = prefetcher_->fetched_bytes(),
           .copied_out_bytes = copied_out_bytes_};
 }

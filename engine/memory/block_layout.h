@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/base/math.h"
 #include "engine/memory/model_spec.h"
 
 namespace sluice {
@@ -11,12 +12,15 @@ namespace sluice {
 // Elements that every span in the flat logical index is padded to, so that 8-bit state blocks and shards
 // coincide.
 inline constexpr int64_t kSpanPadding = 256;
+// Bytes; where a range may begin that is transferred to or from a disk.
+inline constexpr size_t kSectionAlignment = 4096;
 
 // Where a block's parts lie. Trainable parts have a place in the flat logical index: spans one after another,
 // each padded to 256 elements; weight halves, moments and gradients of the block are all laid out so. Frozen
-// parts are only stored. In the host tier a block's weights are one range:
-//   low halves (int16) | high halves (bf16) | frozen parts
-// so that bf16 compute copies from `high` on, and fp32 compute copies all of it.
+// parts are only stored. In every tier a block's weights are one range:
+//   low halves (int16), padded to kSectionAlignment | high halves (bf16) | frozen parts
+// so that bf16 compute copies from `high` on, fp32 compute copies all of it, and the disk can transfer
+// either.
 class BlockLayout {
  public:
   struct Part {
@@ -39,8 +43,10 @@ class BlockLayout {
   // Elements of the block in the logical index, padding included.
   int64_t logical_elements() const { return logical_elements_; }
   size_t frozen_bytes() const { return frozen_bytes_; }
-  size_t weight_bytes() const { return static_cast<size_t>(logical_elements_) * 4 + frozen_bytes_; }
-  size_t low_bytes() const { return static_cast<size_t>(logical_elements_) * 2; }
+  // Padding included: where the high halves begin.
+  size_t low_bytes() const { return round_up(high_bytes(), kSectionAlignment); }
+  size_t high_bytes() const { return static_cast<size_t>(logical_elements_) * 2; }
+  size_t weight_bytes() const { return low_bytes() + high_bytes() + frozen_bytes_; }
   // m and v, fp32.
   size_t moment_bytes() const { return static_cast<size_t>(logical_elements_) * 8; }
   // What a lease in `compute_dtype` copies: from this offset of the weights to their end.

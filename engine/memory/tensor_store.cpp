@@ -100,7 +100,7 @@ BlockState TensorStore::state(BlockId block) const {
   std::byte* begin = weights(block);
   BlockState state{.low = typed<int16_t>(begin, count),
                    .high = typed<BFloat16>(begin + placed.low_bytes(), count),
-                   .frozen = {begin + 2 * placed.low_bytes(), placed.frozen_bytes()},
+                   .frozen = {begin + placed.low_bytes() + placed.high_bytes(), placed.frozen_bytes()},
                    .first_moment = {},
                    .second_moment = {}};
   if (moments_) {

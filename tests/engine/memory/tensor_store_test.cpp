@@ -127,7 +127,7 @@ TEST_F(TensorStoreTest, StateIsWhereTheLayoutSays) {
   EXPECT_EQ(state.high[begin + 300].bits, 0) << "padding";
   EXPECT_EQ(reinterpret_cast<std::byte*>(state.low.data()), store_.weights(BlockId{2}));
   EXPECT_EQ(reinterpret_cast<std::byte*>(state.high.data()), store_.weights(BlockId{2}) + layout.low_bytes());
-  EXPECT_EQ(state.frozen.data(), store_.weights(BlockId{2}) + 2 * layout.low_bytes());
+  EXPECT_EQ(state.frozen.data(), store_.weights(BlockId{2}) + layout.low_bytes() + layout.high_bytes());
   EXPECT_EQ(state.first_moment.size(), static_cast<size_t>(layout.logical_elements()));
   EXPECT_EQ(state.second_moment.data(), state.first_moment.data() + layout.logical_elements());
 }
@@ -135,9 +135,9 @@ TEST_F(TensorStoreTest, StateIsWhereTheLayoutSays) {
 TEST_F(TensorStoreTest, BudgetHoldsWhatTheStaticSizesSay) {
   EXPECT_EQ(budget_.used_bytes(),
             TensorStore::weight_arena_bytes(model()) + TensorStore::moment_arena_bytes(model()));
-  // Pages: 256 elements; 256 and 512 frozen bytes; 512 + 512 elements and 1536 frozen bytes. 4 bytes an
-  // element.
-  EXPECT_EQ(TensorStore::weight_arena_bytes(model()), 4096u + 4096u + 8192u);
+  // Pages of low halves, and of high halves and frozen bytes: 256 elements; 256 and 512 frozen bytes; 512 +
+  // 512 elements and 1536 frozen bytes.
+  EXPECT_EQ(TensorStore::weight_arena_bytes(model()), 8192u + 4096u + 12288u);
   TierBudget other(Tier::host);
   const TensorStore without(model(), host_.device(), other, false);
   EXPECT_EQ(other.used_bytes(), TensorStore::weight_arena_bytes(model()));
