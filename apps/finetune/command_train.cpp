@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <iostream>
 
+#include "apps/common/interrupt.h"
 #include "apps/finetune/commands.h"
 #include "apps/finetune/events.h"
-#include "apps/finetune/interrupt.h"
 #include "apps/finetune/model/hf_writer.h"
 #include "apps/finetune/output_folder.h"
 #include "apps/finetune/plan_report.h"

@@ -3,8 +3,8 @@
 #include <array>
 #include <string_view>
 
+#include "apps/common/option_table.h"
 #include "apps/common/pool.h"
-#include "apps/finetune/option_table.h"
 #include "engine/base/error.h"
 
 namespace sluice::finetune {
@@ -215,7 +215,7 @@ ParsedCommand finish(const OptionTable& table, Arguments arguments, Options& opt
 ParsedCommand parse_train(Arguments arguments) {
   TrainOptions options;
   options.engine.threads = usable_core_count();
-  OptionTable table("train", "train --model DIR --data FILE --output DIR [options]",
+  OptionTable table("finetune train", "finetune train --model DIR --data FILE --output DIR [options]",
                     "Fine-tunes a model and writes it as a folder like the one it came from.");
   add_train(table, options, Presence::required);
   add_json(table, options.json);
@@ -228,7 +228,7 @@ ParsedCommand parse_plan(Arguments arguments) {
   PlanOptions options;
   options.train.engine.threads = usable_core_count();
   OptionTable table(
-      "plan", "plan --model DIR [options of train]",
+      "finetune plan", "finetune plan --model DIR [options of train]",
       "Tells what training would take: peak bytes of every tier and part, moves, and whether it fits.");
   add_train(table, options.train, Presence::optional);
   add_json(table, options.json);
@@ -240,7 +240,7 @@ ParsedCommand parse_plan(Arguments arguments) {
 ParsedCommand parse_eval(Arguments arguments) {
   EvalOptions options;
   options.engine.threads = usable_core_count();
-  OptionTable table("eval", "eval --model DIR --data FILE [options]",
+  OptionTable table("finetune eval", "finetune eval --model DIR --data FILE [options]",
                     "Measures the loss of a model: summed negative log-likelihood, tokens, perplexity.");
   add_model(table, options.model);
   add_data(table, options.data, Presence::required);
@@ -256,7 +256,8 @@ ParsedCommand parse_eval(Arguments arguments) {
 ParsedCommand parse_generate(Arguments arguments) {
   GenerateOptions options;
   options.engine.threads = usable_core_count();
-  OptionTable table("generate", "generate --model DIR --prompt TEXT [--prompt TEXT ...] [options]",
+  OptionTable table("finetune generate",
+                    "finetune generate --model DIR --prompt TEXT [--prompt TEXT ...] [options]",
                     "Continues prompts with the likeliest token each time.");
   add_model(table, options.model);
   table.add("Text",
@@ -276,7 +277,7 @@ ParsedCommand parse_generate(Arguments arguments) {
 
 ParsedCommand parse_import(Arguments arguments) {
   ImportOptions options;
-  OptionTable table("import", "import FILE.gguf --output DIR",
+  OptionTable table("finetune import", "finetune import FILE.gguf --output DIR",
                     "Makes a Hugging Face folder, with tokenizer and chat template, of a GGUF file.");
   table.add("Model", {.name = "file",
                       .value = text_value(options.file, "FILE"),
@@ -290,7 +291,7 @@ ParsedCommand parse_import(Arguments arguments) {
 
 ParsedCommand parse_tokenize(Arguments arguments) {
   TokenizeOptions options;
-  OptionTable table("tokenize", "tokenize --model DIR < FILE",
+  OptionTable table("finetune tokenize", "finetune tokenize --model DIR < FILE",
                     "Reads lines and prints the token ids of each.");
   add_model(table, options.model);
   return finish(table, arguments, options);

@@ -2,8 +2,8 @@
 
 #include <string_view>
 
+#include "apps/common/version.h"
 #include "apps/finetune/plan_report.h"
-#include "apps/finetune/version.h"
 
 namespace sluice::finetune {
 namespace {
@@ -88,7 +88,11 @@ Json step_event(const StepFacts& facts) {
           {"label_tokens", report.label_count},
           {"tokens_per_second", facts.tokens_per_second()},
           {"step_seconds", facts.seconds},
-          {"waited", {{"compute", report.compute_wait_seconds}, {"copy_in", report.acquire_blocked_seconds}}},
+          {"waited",
+           {{"compute", report.waited.compute},
+            {"copy_in", report.waited.copy_in},
+            {"copy_out", report.waited.copy_out},
+            {"optimizer", report.waited.optimizer}}},
           {"peak_bytes", peak_json(facts.peak)},
           {"skipped", report.skipped}};
 }

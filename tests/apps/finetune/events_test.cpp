@@ -4,9 +4,9 @@
 #include <limits>
 #include <sstream>
 
+#include "apps/common/version.h"
 #include "apps/finetune/progress.h"
 #include "apps/finetune/report.h"
-#include "apps/finetune/version.h"
 #include "tests/support/source_tree.h"
 #include "tests/support/temporary_folder.h"
 

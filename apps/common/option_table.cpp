@@ -1,4 +1,4 @@
-#include "apps/finetune/option_table.h"
+#include "apps/common/option_table.h"
 
 #include <algorithm>
 #include <memory>
@@ -9,7 +9,7 @@
 
 #include "engine/base/error.h"
 
-namespace sluice::finetune {
+namespace sluice {
 namespace {
 
 bool is_flag_syntax(std::string_view argument) {
@@ -65,7 +65,7 @@ OptionTable::Outcome OptionTable::parse(std::span<const std::string> arguments) 
   const auto given = normalise(arguments);
   // Every name and value is now an argument of its own: cxxopts' pattern for --key=value stops at a line
   // break.
-  std::vector<std::string> words = {"finetune " + command_};
+  std::vector<std::string> words = {command_};
   for (const auto& [row, text] : given) {
     if (row == nullptr) return Outcome::help_wanted;
     words.push_back("--" + row->name);
@@ -85,9 +85,8 @@ OptionTable::Outcome OptionTable::parse(std::span<const std::string> arguments) 
   for (const GroupedRow& grouped : rows_) {
     const OptionRow& row = grouped.row;
     if (row.presence == Presence::required && result.count(row.name) == 0) {
-      throw Error(ErrorKind::usage, "finetune " + command_ + " needs --" + row.name + " " +
-                                        row.value.argument + " (" + row.help + "). Usage: finetune " +
-                                        usage_);
+      throw Error(ErrorKind::usage, command_ + " needs --" + row.name + " " + row.value.argument + " (" +
+                                        row.help + "). Usage: " + usage_);
     }
   }
   return Outcome::parsed;
@@ -152,20 +151,19 @@ void OptionTable::fail_unknown(const std::string& argument) const {
   }
   const bool is_option = is_flag_syntax(argument) || has_value(argument);
   const std::string key = key_of(argument);
-  std::string message = is_option
-                            ? "unknown option --" + key + " of finetune " + command_
-                            : "finetune " + command_ + " does not know what to do with '" + argument + "'";
+  std::string message = is_option ? "unknown option --" + key + " of " + command_
+                                  : command_ + " does not know what to do with '" + argument + "'";
   // An alias that is near stands for its canonical name.
   if (const std::optional<std::string> nearest = nearest_word(key, names)) {
     message += ". Did you mean --" + find(*nearest)->name + "?";
   } else {
     message += ".";
   }
-  throw Error(ErrorKind::usage, message + " All options: finetune " + command_ + " --help");
+  throw Error(ErrorKind::usage, message + " All options: " + command_ + " --help");
 }
 
 std::string OptionTable::help() const {
-  cxxopts::Options options("finetune " + command_);
+  cxxopts::Options options(command_);
   options.set_width(110);
   std::vector<std::string> groups;
   for (const auto& [group, row] : rows_) {
@@ -179,9 +177,8 @@ std::string OptionTable::help() const {
   }
   // cxxopts opens with a line of the program's name: what stands before the first group is ours.
   const std::string listing = options.help(groups);
-  return "Usage: finetune " + usage_ + "\n\n" + summary_ + "\n\n" +
-         listing.substr(listing.find(" " + groups[0])) +
+  return "Usage: " + usage_ + "\n\n" + summary_ + "\n\n" + listing.substr(listing.find(" " + groups[0])) +
          "\nNames take - or _ alike, as --key value, --key=value or key=value.\n";
 }
 
-}  // namespace sluice::finetune
+}  // namespace sluice

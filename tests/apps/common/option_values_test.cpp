@@ -1,10 +1,10 @@
-#include "apps/finetune/option_values.h"
+#include "apps/common/option_values.h"
 
 #include <gtest/gtest.h>
 
 #include "engine/base/error.h"
 
-namespace sluice::finetune {
+namespace sluice {
 namespace {
 
 TEST(Numbers, AreReadAsPeopleWriteThem) {
@@ -60,4 +60,4 @@ TEST(NearestWord, CountsTypingErrors) {
 }
 
 }  // namespace
-}  // namespace sluice::finetune
+}  // namespace sluice

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "apps/finetune/option_values.h"
+#include "apps/common/option_values.h"
 
-namespace sluice::finetune {
+namespace sluice {
 
 enum class Presence { optional, required, hidden };  // hidden: works, but help does not list it (tests)
 
@@ -27,7 +27,7 @@ class OptionTable {
  public:
   enum class Outcome { parsed, help_wanted };
 
-  // `usage` is what follows "finetune": "train --model DIR ...".
+  // `command` is what the user types: "finetune train"; `usage` is the whole line: "finetune train --model DIR ...".
   OptionTable(std::string command, std::string usage, std::string summary);
 
   void add(const std::string& group, OptionRow row);
@@ -59,4 +59,4 @@ class OptionTable {
   std::vector<GroupedRow> rows_;
 };
 
-}  // namespace sluice::finetune
+}  // namespace sluice

@@ -1,4 +1,4 @@
-#include "apps/finetune/option_values.h"
+#include "apps/common/option_values.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 
 #include "engine/base/error.h"
 
-namespace sluice::finetune {
+namespace sluice {
 namespace {
 
 std::string quoted(std::string_view text) {
@@ -247,4 +247,4 @@ std::optional<std::string> nearest_word(std::string_view text, const std::vector
   return nearest;
 }
 
-}  // namespace sluice::finetune
+}  // namespace sluice

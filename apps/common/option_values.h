@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace sluice::finetune {
+namespace sluice {
 
 // Text of the command line to values. Each throws Error(usage) that quotes the text and shows how to write
 // it; none knows the option's name, which OptionTable puts in front.
@@ -78,4 +78,4 @@ OptionValue choice_value(T& target, std::vector<std::pair<std::string, T>> choic
   return value;
 }
 
-}  // namespace sluice::finetune
+}  // namespace sluice

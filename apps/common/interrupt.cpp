@@ -1,10 +1,10 @@
-#include "apps/finetune/interrupt.h"
+#include "apps/common/interrupt.h"
 
 #include <atomic>
 #include <csignal>
 #include <unistd.h>
 
-namespace sluice::finetune {
+namespace sluice {
 namespace {
 
 // A signal handler has nothing but globals to write to.
@@ -39,4 +39,4 @@ int InterruptWatch::signal_number() const {
   return received;
 }
 
-}  // namespace sluice::finetune
+}  // namespace sluice

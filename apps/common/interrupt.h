@@ -1,6 +1,6 @@
 #pragma once
 
-namespace sluice::finetune {
+namespace sluice {
 
 // While it lives, the first SIGINT or SIGTERM only leaves a note, so that the step at hand can end; the
 // second one ends the process at once with 128 + its number. Before and after, signals do what they did. One
@@ -21,4 +21,4 @@ constexpr int interrupt_exit_code(int signal_number) {
   return 128 + signal_number;
 }
 
-}  // namespace sluice::finetune
+}  // namespace sluice
