@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace sluice {
 
@@ -20,6 +21,8 @@ class File {
  public:
   static File open(const std::filesystem::path& path);    // for reading; a folder is refused
   static File create(const std::filesystem::path& path);  // for writing; truncates what is there
+  // Takes over a descriptor that the caller opened, with flags of its own.
+  static File adopt(std::filesystem::path path, int descriptor) { return {std::move(path), descriptor}; }
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
   ~File();
