@@ -27,7 +27,8 @@ class OptionTable {
  public:
   enum class Outcome { parsed, help_wanted };
 
-  // `command` is what the user types: "finetune train"; `usage` is the whole line: "finetune train --model DIR ...".
+  // `command` is what the user types: "finetune train"; `usage` the whole line: "finetune train --model DIR
+  // ...". Both begin with the name of the program.
   OptionTable(std::string command, std::string usage, std::string summary);
 
   void add(const std::string& group, OptionRow row);
