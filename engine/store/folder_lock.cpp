@@ -1,0 +1,63 @@
+#include "engine/store/folder_lock.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <cerrno>
+#include <string>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "engine/base/error.h"
+#include "engine/store/private_folder.h"
+
+namespace sluice {
+namespace {
+
+// " (pid 123)", or nothing: the holder has not written it yet.
+std::string holder(const File& file) {
+  std::array<char, 16> text{};
+  const ssize_t count = ::pread(file.descriptor(), text.data(), text.size(), 0);
+  std::string digits;
+  for (ssize_t i = 0; i < count && std::isdigit(static_cast<unsigned char>(text[static_cast<size_t>(i)]));
+       ++i)
+    digits += text[static_cast<size_t>(i)];
+  return digits.empty() ? "" : " (pid " + digits + ")";
+}
+
+File locked_file(const std::filesystem::path& folder) {
+  make_private_folder(folder);
+  File file = open_or_create_private_file(folder / "lock");
+  int result;
+  do {
+    result = ::flock(file.descriptor(), LOCK_EX | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno == EWOULDBLOCK) {
+    throw Error(ErrorKind::usage, "the folder " + folder.string() + " is in use by another process" +
+                                      holder(file) +
+                                      ": two runs would overwrite each other's state. Wait for its end, or "
+                                      "name another folder.");
+  }
+  if (result != 0) throw_file_error("lock", file.path(), errno);
+  if (::ftruncate(file.descriptor(), 0) != 0) throw_file_error("truncate", file.path(), errno);
+  const std::string pid = std::to_string(::getpid()) + "\n";
+  file.write_at(pid.data(), pid.size(), 0);
+  return file;
+}
+
+}  // namespace
+
+FolderLock::FolderLock(const std::filesystem::path& folder) : folder_(folder), file_(locked_file(folder)) {}
+
+bool FolderLock::holds(const std::filesystem::path& folder) const {
+  std::error_code ignored;  // a folder that is not there is another one
+  return std::filesystem::equivalent(folder_, folder, ignored);
+}
+
+void FolderLocks::lock(const std::filesystem::path& folder) {
+  const bool held =
+      std::any_of(locks_.begin(), locks_.end(), [&](const FolderLock& l) { return l.holds(folder); });
+  if (!held) locks_.emplace_back(folder);
+}
+
+}  // namespace sluice
