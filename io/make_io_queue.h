@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "io/io_queue.h"
+
+namespace sluice {
+
+// How to transfer, as chosen by an option or measured by nvme_bench.
+struct IoChoice {
+  enum class Engine { automatic, io_uring, threads };
+  Engine engine = Engine::automatic;
+  // Of one drive; for run_all and whoever else keeps a drive busy. 16 MiB and more were slower (measured;
+  // facts/io.md).
+  size_t bytes_in_flight = size_t{8} << 20;
+  IoQueueOptions queue;
+};
+
+// The queue for this machine: io_uring where a trial transfer works, else threads. Appends what did not work
+// to `note` (may be null), a sentence each: "io_uring is not permitted here (EPERM): using 4 threads." Throws
+// Error(resource) where Engine::io_uring was asked for and does not work.
+std::unique_ptr<IoQueue> make_io_queue(const IoChoice& choice, std::string* note);
+
+}  // namespace sluice
