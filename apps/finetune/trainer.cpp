@@ -111,6 +111,14 @@ ChosenWalk choose_walk(gpu::Device& device, const DecoderSpec& spec, const Decod
   return {HeadSchedule::twice, std::move(twice), std::move(plan)};
 }
 
+void add_waits(const Engine::Counters& before, const Engine::Counters& after, StepReport& report) {
+  report.waited.compute += after.waited.compute - before.waited.compute;
+  report.waited.copy_in += after.waited.copy_in - before.waited.copy_in;
+  report.waited.copy_out += after.waited.copy_out - before.waited.copy_out;
+  report.waited.optimizer += after.waited.optimizer - before.waited.optimizer;
+  report.acquire_blocked_seconds = after.acquire_blocked_seconds - before.acquire_blocked_seconds;
+}
+
 // "file:line" of the row that holds a token.
 std::string row_of(const MicroBatch& batch, size_t token) {
   const auto after = std::ranges::upper_bound(batch.document_offsets, static_cast<int32_t>(token));
@@ -160,7 +168,7 @@ StepReport Trainer::step(std::span<const MicroBatch> batches, double learning_ra
   SLUICE_CHECK(!batches.empty() && static_cast<int>(batches.size()) <= options_.limits.micro_batch_count);
   const StepInputs inputs(batches, decoder_.config().vocab_size);
   SLUICE_CHECK(inputs.label_weight() > 0, "a window without labels");
-  const double blocked_before = engine_->counters().acquire_blocked_seconds;
+  const Engine::Counters before = engine_->counters();
   begin_step(inputs);
   forward(inputs);
   turnaround(inputs);
@@ -170,13 +178,10 @@ StepReport Trainer::step(std::span<const MicroBatch> batches, double learning_ra
   report.loss = read_losses(batches, report) / inputs.label_weight();
   if (!report.bad_row.empty()) return report;
   engine_->begin_update(learning_rate, update_order(spec_));
-  const auto begin = std::chrono::steady_clock::now();
   const UpdateReport update = engine_->update_report();
-  report.compute_wait_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   report.gradient_norm = update.gradient_norm;
   report.skipped = update.skipped;
-  report.acquire_blocked_seconds = engine_->counters().acquire_blocked_seconds - blocked_before;
+  add_waits(before, engine_->counters(), report);
   return report;
 }
 
@@ -370,8 +375,7 @@ void Trainer::embedding_backward(const StepInputs& inputs) {
 double Trainer::read_losses(std::span<const MicroBatch> batches, StepReport& report) {
   const auto begin = std::chrono::steady_clock::now();
   losses_ready_->wait();
-  report.compute_wait_seconds +=
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  report.waited.compute += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::vector<double> sums(static_cast<size_t>(options_.gradient_shards));
   for (size_t batch = 0; batch < batches.size(); ++batch) {
     double sum = 0;

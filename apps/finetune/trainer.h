@@ -34,7 +34,7 @@ struct StepReport {
   bool skipped = false;      // the norm was not finite: nothing was changed
   int64_t token_count = 0;   // without padding
   int64_t label_count = 0;
-  double compute_wait_seconds = 0;  // the trainer waited for device results
+  Engine::Waited waited;  // of this thread, by lane; with the wait for the losses
   double acquire_blocked_seconds = 0;
   std::string bad_row;  // the first row whose loss is not finite; then no update was begun
 };

@@ -1,6 +1,6 @@
 #include "engine/schedule/mover.h"
 
-#include <chrono>
+#include <algorithm>
 
 #include "engine/base/error.h"
 
@@ -11,8 +11,14 @@ bool Ticket::enqueued() const {
 }
 
 gpu::Event Ticket::wait_enqueued() const {
+  const auto begin = std::chrono::steady_clock::now();
   try {
-    return enqueued_.get();
+    const Enqueued& enqueued = enqueued_.get();
+    const auto end = std::chrono::steady_clock::now();
+    const auto host_ready = std::clamp(enqueued.host_ready, begin, end);
+    waits_->host_seconds += std::chrono::duration<double>(host_ready - begin).count();
+    waits_->enqueue_seconds += std::chrono::duration<double>(end - host_ready).count();
+    return enqueued.copied;
   } catch (const std::future_error&) {
     // The lane dropped the fetch because something before it failed; its next event says what.
     lane_->record().wait();
@@ -30,17 +36,18 @@ Ticket Mover::fetch(Fetch fetch) {
   for (const gpu::Event& event : fetch.host_ready) lane_->wait(event);
   if (fetch.gather) lane_->run(std::move(*fetch.gather));
   const gpu::Event ready = lane_->record();
-  auto promise = std::make_shared<std::promise<gpu::Event>>();
-  Ticket ticket(promise->get_future().share(), lane_.get());
+  auto promise = std::make_shared<std::promise<Ticket::Enqueued>>();
+  Ticket ticket(promise->get_future().share(), lane_.get(), &waits_);
   lane_->run(
       {.name = "enqueue copy in",
        .accesses = {},
        .body = [this, promise = std::move(promise), ready, fetch = std::move(fetch)] {
+         const auto host_ready = std::chrono::steady_clock::now();
          ready
              .wait();  // done: the lane's own order; it tells whoever watches that this thread comes after it
          if (fetch.device_free) copy_in_->wait(*fetch.device_free);
          device_.copy_to_device(*copy_in_, fetch.device, fetch.host, fetch.size_bytes);
-         promise->set_value(copy_in_->record());
+         promise->set_value({copy_in_->record(), host_ready});
        }});
   return ticket;
 }

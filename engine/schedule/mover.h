@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
@@ -10,19 +11,30 @@
 
 namespace sluice {
 
-// Says when a fetch has been put into the copy stream's order.
+// How long Ticket::wait_enqueued has blocked: until the host tier had the bytes, and from there on.
+struct FetchWaits {
+  double host_seconds = 0;
+  double enqueue_seconds = 0;
+};
+
+// Says when a fetch has been put into the copy stream's order. Waited for by the thread that asked the mover.
 class Ticket {
  public:
+  struct Enqueued {
+    gpu::Event copied;
+    std::chrono::steady_clock::time_point host_ready;
+  };
   Ticket() = default;
-  Ticket(std::shared_future<gpu::Event> enqueued, gpu::Stream* lane)
-      : enqueued_(std::move(enqueued)), lane_(lane) {}
+  Ticket(std::shared_future<Enqueued> enqueued, gpu::Stream* lane, FetchWaits* waits)
+      : enqueued_(std::move(enqueued)), lane_(lane), waits_(waits) {}
   bool enqueued() const;
   // Blocks until the copy is enqueued, never until it is done. Throws what kept the mover from enqueueing it.
   gpu::Event wait_enqueued() const;
 
  private:
-  std::shared_future<gpu::Event> enqueued_;
+  std::shared_future<Enqueued> enqueued_;
   gpu::Stream* lane_ = nullptr;
+  FetchWaits* waits_ = nullptr;
 };
 
 // Copies between the host and the device tier. Copies in may have to wait for the host first (an update of
@@ -51,9 +63,12 @@ class Mover {
   void wait_sent() { copy_out_->record().wait(); }
   // What is sent from here on overwrites host memory that is in use until `event`.
   void send_after(const gpu::Event& event) { copy_out_->wait(event); }
+  // Of the caller's thread, since the beginning.
+  const FetchWaits& fetch_waits() const { return waits_; }
 
  private:
   gpu::Device& device_;
+  FetchWaits waits_;
   std::unique_ptr<gpu::Stream> copy_in_;   // submitted to by the lane's thread only
   std::unique_ptr<gpu::Stream> copy_out_;  // submitted to by the caller's thread only
   std::unique_ptr<gpu::Stream> lane_;

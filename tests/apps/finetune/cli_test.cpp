@@ -132,7 +132,13 @@ TEST_F(CliTest, TrainsAndWritesAFolderLikeTheOneItRead) {
     EXPECT_GT(event["tokens"], event["label_tokens"]);
     EXPECT_FALSE(event["skipped"]);
     for (const char* key : {"device", "host", "process"}) EXPECT_GT(event["peak_bytes"][key], 0) << key;
-    for (const char* key : {"compute", "copy_in"}) EXPECT_GE(event["waited"][key], 0.0) << key;
+    double waited = 0;
+    for (const char* lane : {"compute", "copy_in", "copy_out", "optimizer"}) {
+      EXPECT_GE(event["waited"][lane], 0.0) << lane;
+      waited += event["waited"][lane].get<double>();
+    }
+    EXPECT_EQ(event["waited"].size(), 4u);
+    EXPECT_LE(waited, event["step_seconds"]) << "one thread waits for one lane at a time";
   }
   EXPECT_DOUBLE_EQ(events[1]["learning_rate"], 1e-3);
   EXPECT_NEAR(events[3]["learning_rate"].get<double>(), 1e-3 / 3, 1e-12);

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <gtest/gtest.h>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -95,6 +96,16 @@ TEST_P(MoverTest, TicketComesBeforeTheCopyCanRun) {
   door.open();
   copied.wait();
   EXPECT_TRUE(copied.done());
+}
+
+TEST_P(MoverTest, NobodyWaitsForTheHostWhereTheCopyIsEnqueuedAlready) {
+  Mover mover(host_.device());
+  const std::vector<float> sent = numbers(7);
+  const Ticket ticket = mover.fetch({.device = at(0), .host = bytes(sent), .size_bytes = kBytes});
+  while (!ticket.enqueued()) std::this_thread::yield();
+  (void)ticket.wait_enqueued();
+  EXPECT_EQ(mover.fetch_waits().host_seconds, 0.0);
+  EXPECT_GE(mover.fetch_waits().enqueue_seconds, 0.0);
 }
 
 TEST_P(MoverTest, GatherRunsAfterTheHostIsReadyAndBeforeTheCopy) {
