@@ -82,8 +82,13 @@ EngineOptions engine_options(const TrainerOptions& options) {
           .gradient_shards = options.gradient_shards,
           .recompute = options.recompute,
           .device_limit_bytes = options.device_limit_bytes,
+          .host_limit_bytes = options.host_limit_bytes,
+          .disk = options.disk,
+          .spill = options.spill,
           .training = true,
-          .optimizer = {.groups = {decayed, plain}, .max_gradient_norm = options.max_gradient_norm}};
+          .optimizer = {.groups = {decayed, plain}, .max_gradient_norm = options.max_gradient_norm},
+          .state_file = options.state_file,
+          .make_queue = options.make_queue};
 }
 
 struct ChosenWalk {
@@ -127,6 +132,13 @@ std::string row_of(const MicroBatch& batch, size_t token) {
 }
 
 }  // namespace
+
+StateLayout Trainer::state_layout(const ModelConfig& config, const TrainerOptions& options) {
+  const DecoderSpec spec = make_decoder_spec(config, options.freeze);
+  WalkSpec walk;
+  walk.row_gradient_tensors = {spec.embedding};
+  return Engine::state_layout(spec.model, walk, options.compute_dtype);
+}
 
 Plan Trainer::plan(gpu::Device& device, const ModelConfig& config, const TrainerOptions& options) {
   const Decoder decoder(config, options.compute_dtype);

@@ -22,6 +22,11 @@ struct TrainerOptions {
   int gradient_shards = 1;
   Recompute recompute = Recompute::automatic;
   std::optional<size_t> device_limit_bytes;
+  std::optional<size_t> host_limit_bytes;
+  bool disk = false;  // what the host limit leaves no room for lives on disk
+  Spill spill = Spill::automatic;
+  StateFile* state_file = nullptr;  // of Trainer::state_layout; outlives the trainer. Null: nothing on disk
+  IoQueueFactory make_queue;
   std::vector<PlanPart> host_parts;  // what the process holds besides, shown in the plan
   FreezeRule freeze;
   cpu_optim::AdamOptions adam;  // learning_rate is ignored: each step brings its own
@@ -48,6 +53,8 @@ class Trainer {
   ~Trainer();
 
   static Plan plan(gpu::Device& device, const ModelConfig& config, const TrainerOptions& options);
+  // Where everything would lie in a state file.
+  static StateLayout state_layout(const ModelConfig& config, const TrainerOptions& options);
   HeadSchedule head_schedule() const { return head_schedule_; }
 
   // One optimizer step over a window of at most limits.micro_batch_count micro-batches. `learning_rate` is

@@ -16,6 +16,15 @@ double seconds_between(std::chrono::steady_clock::time_point begin,
   return std::chrono::duration<double>(end - begin).count();
 }
 
+// To the compute dtype, rounded to nearest even.
+void put_row(std::span<const float> row, DType dtype, std::byte* out) {
+  if (dtype == DType::f32) {
+    std::memcpy(out, row.data(), row.size_bytes());
+  } else {
+    cpu_optim::convert(row, std::span(reinterpret_cast<BFloat16*>(out), row.size()));
+  }
+}
+
 }  // namespace
 
 Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpec walk, EngineOptions options)
@@ -26,8 +35,15 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
       walk_(std::move(walk)),
       plan_(plan_for(device, model_, walk_, options_)),
       device_budget_(Tier::device, options_.device_limit_bytes),
-      host_budget_(Tier::host) {
-  store_ = std::make_unique<TensorStore>(model_, device, host_budget_, options_.training);
+      host_budget_(Tier::host, options_.host_limit_bytes) {
+  StateFile* const file = options_.state_file;
+  SLUICE_CHECK(file != nullptr || !options_.disk, "a disk tier needs a state file");
+  if (file != nullptr) {
+    queue_ = options_.make_queue();
+    row_queue_ = options_.make_queue();
+  }
+  store_ = std::make_unique<TensorStore>(model_, device, host_budget_, options_.training, plan_.homes,
+                                         DiskTier{file, queue_.get()});
   const size_t device_bytes = plan_.peak_bytes(Tier::device);
   device_reservation_ = device_budget_.reserve(device_bytes, "the plan");
   device_memory_ = device.allocate(device_bytes);
@@ -43,11 +59,16 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
     }
     optimizer_ = std::make_unique<Optimizer>(*store_, device, executor, host_budget_,
                                              waiting_dtypes(model_, walk_, options_.compute_dtype),
-                                             options_.optimizer);
+                                             options_.optimizer, plan_, options_.make_queue);
   }
   mover_ = std::make_unique<Mover>(device);
-  prefetcher_ = std::make_unique<Prefetcher>(plan_, *store_, *mover_, options_.compute_dtype,
-                                             device_part(plan_part::kLanding));
+  const size_t staging_bytes = plan_.part(plan_part::kStaging).size_bytes;
+  staging_ = std::make_unique<HostArena>(host_budget_, device, staging_bytes, plan_part::kStaging);
+  if (staging_bytes > 0)
+    reader_ = std::make_unique<DiskReader>(device, *store_, options_.make_queue(), options_.compute_dtype);
+  prefetcher_ =
+      std::make_unique<Prefetcher>(plan_, *store_, *mover_, options_.compute_dtype,
+                                   device_part(plan_part::kLanding), reader_.get(), staging_->data());
   slot_free_.resize(static_cast<size_t>(plan_.ring_slot_count) + plan_.kept_slot_offsets.size());
   lease_counts_.resize(slot_free_.size());
   gradient_ring_ = SlotRing(device_part(plan_part::kGradients),
@@ -97,10 +118,10 @@ std::byte* Engine::slot_memory(const PlannedAccess& access) const {
 // A part as it landed: rows of high halves (or of a frozen tensor), or of low halves.
 gpu::View Engine::raw_view(const BlockLayout& layout, int part, std::byte* landed, bool low) const {
   const BlockLayout::Part& placed = layout.part(part);
-  std::byte* const high = landed + layout.low_bytes() - layout.fetch_offset(options_.compute_dtype);
+  std::byte* const high = landed + layout.half_bytes() - layout.fetch_offset(options_.compute_dtype);
   if (!placed.trainable) {
     if (low) return {};
-    return {high + layout.high_bytes() + placed.frozen_offset, placed.storage_dtype, placed.rows,
+    return {high + layout.half_bytes() + placed.frozen_offset, placed.storage_dtype, placed.rows,
             placed.cols};
   }
   if (!low) return {high + placed.span_begin * 2, DType::bf16, placed.rows, placed.cols};
@@ -170,40 +191,82 @@ void Engine::wait_for_copy(const Ticket& ticket) {
 
 // Rows of the newest weights, in the compute dtype, into the staging memory.
 gpu::Task Engine::gather_task(TensorId tensor, std::vector<int32_t> rows) {
-  const int64_t cols = model_.tensor(tensor).cols;
-  const bool as_bf16 = options_.compute_dtype == DType::bf16;
+  const size_t cols = static_cast<size_t>(model_.tensor(tensor).cols);
+  const size_t row_bytes = cols * size_bytes(options_.compute_dtype);
   std::byte* const staging = row_staging_->data();
-  const size_t bytes = rows.size() * static_cast<size_t>(cols) * size_bytes(options_.compute_dtype);
-  SLUICE_CHECK(bytes <= row_staging_->size_bytes(), "more rows than WalkSpec::max_fetched_rows");
-  gpu::Task task{.name = "gather rows", .accesses = {gpu::writes(staging, bytes)}, .body = {}};
+  SLUICE_CHECK(rows.size() * row_bytes <= row_staging_->size_bytes(),
+               "more rows than WalkSpec::max_fetched_rows");
+  gpu::Task task{
+      .name = "gather rows", .accesses = {gpu::writes(staging, rows.size() * row_bytes)}, .body = {}};
+  std::vector<int> slots;  // by row
   for (const int32_t row : rows) {
-    const std::byte* begin = store_->weights(store_->find(tensor, row).block);
-    const size_t block_bytes = store_->layout(store_->find(tensor, row).block).weight_bytes();
+    const BlockId block = store_->find(tensor, row).block;
+    slots.push_back(store_->newest_slot(block));
+    const bool on_disk = store_->home(block).weights == Tier::disk;
+    const std::byte* begin = on_disk ? store_->disk_token(block) : store_->weights(block);
+    const size_t block_bytes = on_disk ? 1 : store_->layout(block).weight_bytes();
     if (std::ranges::none_of(task.accesses, [&](const gpu::MemoryAccess& a) { return a.begin == begin; })) {
       task.accesses.push_back(gpu::reads(begin, block_bytes));
     }
   }
-  task.body = [this, tensor, rows = std::move(rows), cols, as_bf16, staging] {
-    std::vector<float> row_values(static_cast<size_t>(cols));
+  task.body = [this, tensor, rows = std::move(rows), slots = std::move(slots), cols, row_bytes, staging] {
+    std::vector<float> values(cols);
+    std::optional<StateWindow> window;
     for (size_t i = 0; i < rows.size(); ++i) {
       const TensorStore::Place place = store_->find(tensor, rows[i]);
-      const BlockLayout::Part& part = store_->layout(place.block).part(place.part);
-      if (as_bf16 && part.trainable) {  // the weight that a lease offers is the high half, not a new rounding
-        const BFloat16* high = store_->state(place.block).high.data() + part.span_begin + place.row * cols;
-        std::memcpy(staging + i * row_values.size() * 2, high, row_values.size() * 2);
+      std::byte* const out = staging + i * row_bytes;
+      if (store_->home(place.block).weights == Tier::disk) {
+        if (!window) window.emplace(*store_->file(), *row_queue_);
+        gather_from_disk(place, slots[i], *window, values, out);
         continue;
       }
-      store_->read_rows(tensor, rows[i], 1, row_values.data());
-      if (as_bf16) {
-        cpu_optim::convert(
-            std::span<const float>(row_values),
-            std::span(reinterpret_cast<BFloat16*>(staging) + i * row_values.size(), row_values.size()));
-      } else {
-        std::memcpy(staging + i * row_values.size() * 4, row_values.data(), row_values.size() * 4);
+      const BlockLayout::Part& part = store_->layout(place.block).part(place.part);
+      if (options_.compute_dtype == DType::bf16 && part.trainable) {
+        // The weight that a lease offers is the high half, not a new rounding.
+        const BFloat16* high =
+            store_->state(place.block).high.data() + part.span_begin + place.row * part.cols;
+        std::memcpy(out, high, row_bytes);
+        continue;
       }
+      store_->read_rows(tensor, rows[i], 1, values.data());
+      put_row(values, options_.compute_dtype, out);
     }
   };
   return task;
+}
+
+// `row` is scratch.
+void Engine::gather_from_disk(const TensorStore::Place& place, int slot, StateWindow& window,
+                              std::span<float> row, std::byte* out) const {
+  const BlockLayout::Part& part = store_->layout(place.block).part(place.part);
+  const size_t first = static_cast<size_t>(place.row * part.cols);
+  if (!part.trainable) {
+    const size_t element_bytes = size_bytes(part.storage_dtype);
+    std::vector<std::byte> stored(row.size() * element_bytes);
+    window.read(place.block, Section::frozen, 0, part.frozen_offset + first * element_bytes, stored);
+    if (part.storage_dtype == options_.compute_dtype) {
+      std::memcpy(out, stored.data(), stored.size());
+      return;
+    }
+    if (part.storage_dtype == DType::f32) {
+      std::memcpy(row.data(), stored.data(), stored.size());
+    } else {
+      cpu_optim::convert(std::span(reinterpret_cast<const BFloat16*>(stored.data()), row.size()), row);
+    }
+    put_row(row, options_.compute_dtype, out);
+    return;
+  }
+  const size_t begin = (static_cast<size_t>(part.span_begin) + first) * 2;
+  if (options_.compute_dtype == DType::bf16) {
+    window.read(place.block, Section::high, slot, begin, {out, row.size() * 2});
+    return;
+  }
+  std::vector<BFloat16> high(row.size());
+  std::vector<int16_t> low(row.size());
+  window.read(place.block, Section::high, slot, begin, std::as_writable_bytes(std::span(high)));
+  window.read(place.block, Section::low, slot, begin, std::as_writable_bytes(std::span(low)));
+  cpu_optim::join_masters(high, low, row);
+  put_row(row, options_.compute_dtype, out);
 }
 
 void Engine::fetch_rows(TensorId tensor, std::vector<int32_t> rows, std::byte* rows_out) {
@@ -246,6 +309,18 @@ void Engine::wait() {
   compute_->record().wait();
   mover_->wait_sent();
   if (optimizer_) optimizer_->wait();
+}
+
+gpu::Event Engine::save(GenerationFacts facts) {
+  SLUICE_CHECK(optimizer_ != nullptr, "only training has a state to save");
+  return optimizer_->save(std::move(facts));
+}
+
+void Engine::restore() {
+  SLUICE_CHECK(walk_number_ == 0 && optimizer_ != nullptr && options_.state_file != nullptr);
+  const Generation& generation = options_.state_file->generation();
+  store_->restore(generation.slots);
+  optimizer_->restore(generation.facts.applied_step);
 }
 
 uint64_t Engine::state_hash() {

@@ -10,9 +10,12 @@
 #include "engine/memory/lease.h"
 #include "engine/memory/slot_ring.h"
 #include "engine/memory/tensor_store.h"
+#include "engine/schedule/disk_reader.h"
 #include "engine/schedule/mover.h"
 #include "engine/schedule/plan.h"
 #include "engine/schedule/prefetcher.h"
+#include "engine/store/state_file.h"
+#include "engine/store/state_window.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/shards.h"
 #include "engine/train/tape.h"
@@ -30,8 +33,15 @@ struct EngineOptions {
   int gradient_shards = 1;
   Recompute recompute = Recompute::automatic;
   std::optional<size_t> device_limit_bytes;
+  std::optional<size_t> host_limit_bytes;
+  bool disk = false;           // what the host limit leaves no room for lives on disk
+  Spill spill = Spill::automatic;
   bool training = false;       // states and gradients are kept; begin_update follows each walk
   OptimizerOptions optimizer;  // training only
+  // Of the model's Engine::state_layout; null: nothing is on disk, and nothing can be saved. Both outlive the
+  // engine.
+  StateFile* state_file = nullptr;
+  IoQueueFactory make_queue;
 };
 
 // What one walk over the model needs; walks repeat.
@@ -90,6 +100,9 @@ class Engine final : private LeaseOwner {
   static Plan plan_for(gpu::Device& device, const ModelSpec& model, const WalkSpec& walk,
                        const EngineOptions& options);
 
+  // Where everything would lie in a state file.
+  static StateLayout state_layout(const ModelSpec& model, const WalkSpec& walk, DType compute_dtype);
+
   // What a lease of the block offers, with addresses that must not be used: for trainers that measure what
   // their ops need before there is a plan.
   static PreparedBlock shape_of(gpu::Device& device, const ModelSpec& model, BlockId block,
@@ -138,6 +151,11 @@ class Engine final : private LeaseOwner {
   // Rows of the tensor's gradient of the last walk as they wait for (or went into) the update, before
   // clipping, as fp32. The walk's gradients must have arrived (update_report).
   void read_gradient(TensorId tensor, int64_t row_begin, int64_t row_count, float* rows) const;
+  // The state that the last begin_update leaves becomes a generation, in the background: done, durably, after
+  // the event. Of the facts, applied_step is filled in.
+  gpu::Event save(GenerationFacts facts);
+  // Takes up the generation that the state file has, in place of weights: before the first walk.
+  void restore();
   // Waits for the gradient norm of the last begin_update.
   UpdateReport update_report();
   // Waits until device, copies and updates are done; throws what they met.
@@ -171,6 +189,8 @@ class Engine final : private LeaseOwner {
   gpu::View raw_view(const BlockLayout& layout, int part, std::byte* landed, bool low) const;
   void wait_for_copy(const Ticket& ticket);
   gpu::Task gather_task(TensorId tensor, std::vector<int32_t> rows);
+  void gather_from_disk(const TensorStore::Place& place, int slot, StateWindow& window, std::span<float> row,
+                        std::byte* out) const;
   void wait_until_writable(BlockId block);
 
   gpu::Device& device_;
@@ -181,14 +201,18 @@ class Engine final : private LeaseOwner {
   const Plan plan_;
   TierBudget device_budget_;
   TierBudget host_budget_;
+  std::unique_ptr<IoQueue> queue_;      // of the trainer's thread
+  std::unique_ptr<IoQueue> row_queue_;  // of the mover's lane
   std::unique_ptr<TensorStore> store_;
   Reservation device_reservation_;
   std::unique_ptr<gpu::DeviceMemory> device_memory_;
   std::unique_ptr<HostArena> row_staging_;
+  std::unique_ptr<HostArena> staging_;
   std::unique_ptr<HostArena> row_gradients_;
   std::unique_ptr<Tape> tape_;
   std::unique_ptr<gpu::Stream> compute_;
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<DiskReader> reader_;
   std::unique_ptr<Mover> mover_;
   std::unique_ptr<Prefetcher> prefetcher_;
 

@@ -86,9 +86,9 @@ void Engine::offer(GradientLease gradients, bool rows_follow) {
     leaving = gradient_copy_ring_.slot(gradients.slot_);
     submit(gpu::Cast{shard_view(0), gpu::View(leaving, DType::bf16, 1, layout.logical_elements())});
   }
-  wait_until_writable(gradients.block());
-  const gpu::Event sent = mover_->send(compute_->record(), optimizer_->waiting_gradient(gradients.block()),
-                                       leaving, leaving_bytes);
+  const Optimizer::GradientTarget target = optimizer_->gradient_target(gradients.block());
+  if (target.free) mover_->send_after(*target.free);
+  const gpu::Event sent = mover_->send(compute_->record(), target.data, leaving, leaving_bytes);
   copied_out_bytes_ += leaving_bytes;
   // What leaves is read by the copy: the sums themselves, or the slot that they were cast into.
   (leaving == sums ? gradient_ring_ : gradient_copy_ring_).release(gradients.slot_, sent);
@@ -117,7 +117,6 @@ void Engine::offer_rows(TensorId tensor, std::vector<int32_t> rows, const std::b
 }
 
 void Engine::offer_from_host(BlockId block, cpu_optim::FloatView gradient) {
-  if (const auto& updated = store_->version_ready(block)) updated->wait();
   optimizer_->offer_copy(block, gradient);
 }
 
@@ -126,12 +125,18 @@ void Engine::read_gradient(TensorId tensor, int64_t row_begin, int64_t row_count
   for (int64_t row = 0; row < row_count; ++row, rows += cols) {
     const TensorStore::Place place = store_->find(tensor, row_begin + row);
     const BlockLayout::Part& part = store_->layout(place.block).part(place.part);
-    const std::byte* waiting = optimizer_->waiting_gradient(place.block);
-    const size_t first = static_cast<size_t>(part.span_begin + place.row * part.cols);
-    if (optimizer_->waiting_dtype(place.block) == DType::f32) {
-      std::memcpy(rows, waiting + first * 4, cols * 4);
+    const DType dtype = optimizer_->waiting_dtype(place.block);
+    const size_t begin = static_cast<size_t>(part.span_begin + place.row * part.cols) * size_bytes(dtype);
+    std::vector<std::byte> values(cols * size_bytes(dtype));
+    if (store_->home(place.block).gradient == Tier::host) {
+      std::memcpy(values.data(), optimizer_->waiting_gradient(place.block) + begin, values.size());
     } else {
-      cpu_optim::convert(std::span(reinterpret_cast<const BFloat16*>(waiting) + first, cols),
+      store_->file()->read_bytes(*queue_, place.block, Section::gradient, 0, begin, values);
+    }
+    if (dtype == DType::f32) {
+      std::memcpy(rows, values.data(), values.size());
+    } else {
+      cpu_optim::convert(std::span(reinterpret_cast<const BFloat16*>(values.data()), cols),
                          std::span(rows, cols));
     }
   }

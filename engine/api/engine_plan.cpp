@@ -9,6 +9,9 @@
 namespace sluice {
 namespace {
 
+// One loads, exports and hashes, one gathers rows.
+constexpr size_t kStateWindows = 2;
+
 size_t aligned(size_t bytes) {
   return round_up(bytes, kPreparedAlignment);
 }
@@ -46,6 +49,13 @@ BlockNeeds block_needs(gpu::Device& device, const ModelSpec& model, BlockId id,
         packed_linear_bytes(device, layout, use, options.compute_dtype, gpu::WeightLayout::backward);
   }
   return needs;
+}
+
+// Rows are added to its gradient in the host tier.
+bool gets_rows(const ModelSpec& model, const WalkSpec& walk, BlockId block) {
+  return std::ranges::any_of(model.block(block).parts, [&](const BlockPart& part) {
+    return std::ranges::count(walk.row_gradient_tensors, part.tensor) > 0;
+  });
 }
 
 }  // namespace
@@ -111,10 +121,8 @@ PreparedBlock Engine::shape_of(gpu::Device& device, const ModelSpec& model, Bloc
 
 std::vector<DType> waiting_dtypes(const ModelSpec& model, const WalkSpec& walk, DType compute_dtype) {
   std::vector<DType> dtypes(model.blocks.size(), compute_dtype);
-  for (size_t block = 0; block < model.blocks.size(); ++block) {
-    for (const BlockPart& part : model.blocks[block].parts) {
-      if (std::ranges::count(walk.row_gradient_tensors, part.tensor) > 0) dtypes[block] = DType::f32;
-    }
+  for (int block = 0; block < static_cast<int>(model.blocks.size()); ++block) {
+    if (gets_rows(model, walk, BlockId{block})) dtypes[static_cast<size_t>(block)] = DType::f32;
   }
   return dtypes;
 }
@@ -143,17 +151,26 @@ PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const Walk
       // direction only costs memory; without training, what is packed once stays right.
       .keep_weights = !options.training || !device.traits().shares_host_memory,
       .recompute = options.recompute,
-      .device_limit_bytes = options.device_limit_bytes};
+      .device_limit_bytes = options.device_limit_bytes,
+      .host_limit_bytes = options.host_limit_bytes,
+      .disk = options.disk,
+      .spill = options.spill,
+      .update_slot_bytes = StateStream::kSlotBytes};
   std::set<BlockId> visited;
   for (const Access& access : walk.accesses) visited.insert(access.block);
   const std::vector<DType> waiting = waiting_dtypes(model, walk, options.compute_dtype);
-  size_t weight_bytes = TensorStore::weight_arena_bytes(model);
-  size_t waiting_bytes = 0;
   for (int index = 0; index < static_cast<int>(model.blocks.size()); ++index) {
     BlockNeeds needs = block_needs(device, model, BlockId{index}, options);
-    const size_t elements = static_cast<size_t>(BlockLayout(model, BlockId{index}).logical_elements());
+    const BlockLayout layout(model, BlockId{index});
+    const size_t elements = static_cast<size_t>(layout.logical_elements());
     const size_t copy_bytes = elements * size_bytes(waiting[static_cast<size_t>(index)]);
-    if (options.training) waiting_bytes += round_up(copy_bytes, size_t{4096});
+    needs.weight_bytes = layout.weight_bytes();
+    if (options.training) {
+      needs.updated_weight_bytes = 2 * layout.half_bytes();
+      needs.moment_bytes = layout.moment_bytes();
+      needs.waiting_bytes = copy_bytes;
+      needs.gradient_stays = gets_rows(model, walk, BlockId{index});
+    }
     if (request.gradients && visited.contains(BlockId{index})) {
       needs.gradient_bytes = elements * 4;
       needs.gradient_copy_bytes = copy_bytes;
@@ -163,15 +180,25 @@ PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const Walk
   const auto add_host = [&](const char* name, size_t bytes) {
     if (bytes > 0) request.fixed_parts.push_back({name, Tier::host, bytes, 0});
   };
-  add_host("weights", weight_bytes);
   if (options.training) {
-    add_host("moments", TensorStore::moment_arena_bytes(model));
-    add_host("waiting gradients", waiting_bytes);
     if (!walk.row_gradient_tensors.empty())
       add_host("embedding gradient rows", fetched_row_bytes(model, walk, DType::f32));
   }
   add_host("embedding rows", fetched_row_bytes(model, walk, options.compute_dtype));
+  if (options.disk || options.state_file != nullptr) {
+    add_host("windows into the state file", kStateWindows * (StateWindow::kWindowBytes + kChecksumBytes));
+    const StateLayout layout = Engine::state_layout(model, walk, options.compute_dtype);
+    request.fixed_parts.push_back({"states, two generations", Tier::disk, layout.state_bytes(), 0});
+    if (options.disk)
+      request.fixed_parts.push_back({"waiting gradients", Tier::disk, layout.scratch_bytes(), 0});
+  }
   return request;
+}
+
+StateLayout Engine::state_layout(const ModelSpec& model, const WalkSpec& walk, DType compute_dtype) {
+  std::vector<std::optional<DType>> gradients;
+  for (const DType dtype : waiting_dtypes(model, walk, compute_dtype)) gradients.emplace_back(dtype);
+  return StateLayout(model, gradients);
 }
 
 Plan Engine::plan_for(gpu::Device& device, const ModelSpec& model, const WalkSpec& walk,

@@ -18,9 +18,9 @@ inline constexpr size_t kSectionAlignment = 4096;
 // Where a block's parts lie. Trainable parts have a place in the flat logical index: spans one after another,
 // each padded to 256 elements; weight halves, moments and gradients of the block are all laid out so. Frozen
 // parts are only stored. In every tier a block's weights are one range:
-//   low halves (int16), padded to kSectionAlignment | high halves (bf16) | frozen parts
-// so that bf16 compute copies from `high` on, fp32 compute copies all of it, and the disk can transfer
-// either.
+//   low halves (int16) | high halves (bf16) | frozen parts
+// each padded to kSectionAlignment, so that bf16 compute copies from `high` on, fp32 compute copies all of
+// it, and the disk can transfer either.
 class BlockLayout {
  public:
   struct Part {
@@ -43,14 +43,17 @@ class BlockLayout {
   // Elements of the block in the logical index, padding included.
   int64_t logical_elements() const { return logical_elements_; }
   size_t frozen_bytes() const { return frozen_bytes_; }
-  // Padding included: where the high halves begin.
-  size_t low_bytes() const { return round_up(high_bytes(), kSectionAlignment); }
-  size_t high_bytes() const { return static_cast<size_t>(logical_elements_) * 2; }
-  size_t weight_bytes() const { return low_bytes() + high_bytes() + frozen_bytes_; }
-  // m and v, fp32.
-  size_t moment_bytes() const { return static_cast<size_t>(logical_elements_) * 8; }
+  // Of the low and of the high halves, padding included: frozen parts begin after twice as many.
+  size_t half_bytes() const {
+    return round_up(static_cast<size_t>(logical_elements_) * 2, kSectionAlignment);
+  }
+  size_t weight_bytes() const { return 2 * half_bytes() + frozen_bytes_; }
+  // m and v, fp32, each padded.
+  size_t moment_bytes() const {
+    return 2 * round_up(static_cast<size_t>(logical_elements_) * 4, kSectionAlignment);
+  }
   // What a lease in `compute_dtype` copies: from this offset of the weights to their end.
-  size_t fetch_offset(DType compute_dtype) const { return compute_dtype == DType::bf16 ? low_bytes() : 0; }
+  size_t fetch_offset(DType compute_dtype) const { return compute_dtype == DType::bf16 ? half_bytes() : 0; }
   size_t fetch_bytes(DType compute_dtype) const { return weight_bytes() - fetch_offset(compute_dtype); }
 
  private:

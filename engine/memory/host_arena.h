@@ -5,6 +5,7 @@
 
 #include "engine/memory/tier.h"
 #include "gpu/device.h"
+#include "io/aligned_buffer.h"
 
 namespace sluice {
 
@@ -14,17 +15,15 @@ class HostArena {
  public:
   // Throws Error(resource) when the budget or the system has no room.
   HostArena(TierBudget& budget, gpu::Device& device, size_t size_bytes, std::string_view what);
-  ~HostArena();
   HostArena(const HostArena&) = delete;
   HostArena& operator=(const HostArena&) = delete;
 
-  std::byte* data() const { return data_; }
-  size_t size_bytes() const { return size_bytes_; }
+  std::byte* data() const { return memory_.data(); }
+  size_t size_bytes() const { return memory_.size_bytes(); }
 
  private:
   Reservation reservation_;
-  size_t size_bytes_ = 0;
-  std::byte* data_ = nullptr;
+  AlignedBuffer memory_;
   std::unique_ptr<gpu::HostRegistration> registration_;
 };
 

@@ -11,17 +11,20 @@ namespace sluice {
 namespace {
 
 constexpr size_t kBlockAlignment = 4096;
+constexpr size_t kHashPiece = size_t{4} << 20;
 
 template <class T>
 std::span<T> typed(std::byte* begin, int64_t count) {
   return {reinterpret_cast<T*>(begin), static_cast<size_t>(count)};
 }
 
-// Elements [first, first + count) of a frozen part.
 template <class T>
-std::span<T> frozen_rows(const BlockState& state, const BlockLayout::Part& part, int64_t first,
-                         size_t count) {
-  return {reinterpret_cast<T*>(state.frozen.data() + part.frozen_offset) + first, count};
+std::span<const std::byte> bytes_of(const std::vector<T>& values) {
+  return std::as_bytes(std::span(values));
+}
+template <class T>
+std::span<std::byte> bytes_of(std::vector<T>& values) {
+  return std::as_writable_bytes(std::span(values));
 }
 
 std::vector<BlockLayout> make_layouts(const ModelSpec& model) {
@@ -31,36 +34,46 @@ std::vector<BlockLayout> make_layouts(const ModelSpec& model) {
   return layouts;
 }
 
-// Where each block begins when `bytes_of` each lies one after another; the end last.
-template <class BytesOf>
-std::vector<size_t> offsets(const std::vector<BlockLayout>& layouts, BytesOf bytes_of) {
+// Where each block begins when those in the host tier lie one after another; the end last.
+std::vector<size_t> offsets(const std::vector<BlockLayout>& layouts, const std::vector<BlockHome>& homes,
+                            Tier BlockHome::*tier, size_t (BlockLayout::*bytes)() const) {
   std::vector<size_t> result{0};
-  for (const BlockLayout& layout : layouts)
-    result.push_back(result.back() + round_up(bytes_of(layout), kBlockAlignment));
+  for (size_t block = 0; block < layouts.size(); ++block) {
+    const bool here = homes[block].*tier == Tier::host;
+    result.push_back(result.back() + (here ? round_up((layouts[block].*bytes)(), kBlockAlignment) : 0));
+  }
   return result;
 }
-std::vector<size_t> weight_offsets(const std::vector<BlockLayout>& layouts) {
-  return offsets(layouts, [](const BlockLayout& layout) { return layout.weight_bytes(); });
+std::vector<size_t> weight_offsets(const std::vector<BlockLayout>& layouts,
+                                   const std::vector<BlockHome>& homes) {
+  return offsets(layouts, homes, &BlockHome::weights, &BlockLayout::weight_bytes);
 }
-std::vector<size_t> moment_offsets(const std::vector<BlockLayout>& layouts) {
-  return offsets(layouts, [](const BlockLayout& layout) { return layout.moment_bytes(); });
+std::vector<size_t> moment_offsets(const std::vector<BlockLayout>& layouts,
+                                   const std::vector<BlockHome>& homes) {
+  return offsets(layouts, homes, &BlockHome::moments, &BlockLayout::moment_bytes);
 }
 
 }  // namespace
 
 size_t TensorStore::weight_arena_bytes(const ModelSpec& model) {
-  return sluice::weight_offsets(make_layouts(model)).back();
+  return sluice::weight_offsets(make_layouts(model), std::vector<BlockHome>(model.blocks.size())).back();
 }
 size_t TensorStore::moment_arena_bytes(const ModelSpec& model) {
-  return sluice::moment_offsets(make_layouts(model)).back();
+  return sluice::moment_offsets(make_layouts(model), std::vector<BlockHome>(model.blocks.size())).back();
 }
 
-TensorStore::TensorStore(ModelSpec model, gpu::Device& device, TierBudget& host_budget, bool with_moments)
+TensorStore::TensorStore(ModelSpec model, gpu::Device& device, TierBudget& host_budget, bool with_moments,
+                         std::vector<BlockHome> homes, DiskTier disk)
     : model_(std::move(model)),
       layouts_(make_layouts(model_)),
-      weight_offsets_(sluice::weight_offsets(layouts_)),
-      moment_offsets_(sluice::moment_offsets(layouts_)),
+      homes_(homes.empty() ? std::vector<BlockHome>(layouts_.size()) : std::move(homes)),
+      disk_(disk),
+      newest_slots_(layouts_.size()),
+      disk_tokens_(layouts_.size()),
+      weight_offsets_(sluice::weight_offsets(layouts_, homes_)),
+      moment_offsets_(sluice::moment_offsets(layouts_, homes_)),
       versions_(layouts_.size()) {
+  SLUICE_CHECK(homes_.size() == layouts_.size());
   index_tensors();
   weights_ = std::make_unique<HostArena>(host_budget, device, weight_offsets_.back(), "weights");
   if (with_moments)
@@ -91,20 +104,52 @@ void TensorStore::index_tensors() {
 }
 
 std::byte* TensorStore::weights(BlockId block) const {
+  SLUICE_CHECK(home(block).weights == Tier::host, model_.block(block).name);
   return weights_->data() + weight_offsets_.at(static_cast<size_t>(block.value));
+}
+
+int TensorStore::next_slot(BlockId block) const {
+  if (!committed_slots_) return newest_slot(block);
+  return 1 - committed_slots_->at(static_cast<size_t>(block.value));
+}
+
+std::vector<uint8_t> TensorStore::commit_slots() {
+  committed_slots_ = newest_slots_;
+  return newest_slots_;
+}
+
+void TensorStore::restore(std::vector<uint8_t> slots) {
+  SLUICE_CHECK(slots.size() == newest_slots_.size());
+  newest_slots_ = std::move(slots);
+  committed_slots_ = newest_slots_;
+  for (BlockId block{0}; block.value < block_count(); ++block.value) {
+    const auto load = [&](Section section, auto span) {
+      if (span.empty()) return;
+      disk_.file->read_bytes(*disk_.queue, block, section,
+                             section == Section::frozen ? 0 : newest_slot(block), 0,
+                             std::as_writable_bytes(span));
+    };
+    const BlockState resident = state(block);
+    load(Section::low, resident.low);
+    load(Section::high, resident.high);
+    load(Section::frozen, resident.frozen);
+    load(Section::first_moment, resident.first_moment);
+    load(Section::second_moment, resident.second_moment);
+  }
 }
 
 BlockState TensorStore::state(BlockId block) const {
   const BlockLayout& placed = layout(block);
   const int64_t count = placed.logical_elements();
-  std::byte* begin = weights(block);
-  BlockState state{.low = typed<int16_t>(begin, count),
-                   .high = typed<BFloat16>(begin + placed.low_bytes(), count),
-                   .frozen = {begin + placed.low_bytes() + placed.high_bytes(), placed.frozen_bytes()},
-                   .first_moment = {},
-                   .second_moment = {}};
-  if (moments_) {
-    std::byte* moments = moments_->data() + moment_offsets_.at(static_cast<size_t>(block.value));
+  BlockState state;
+  if (home(block).weights == Tier::host) {
+    std::byte* const begin = weights(block);
+    state.low = typed<int16_t>(begin, count);
+    state.high = typed<BFloat16>(begin + placed.half_bytes(), count);
+    state.frozen = {begin + 2 * placed.half_bytes(), placed.frozen_bytes()};
+  }
+  if (moments_ && home(block).moments == Tier::host) {
+    std::byte* const moments = moments_->data() + moment_offsets_.at(static_cast<size_t>(block.value));
     state.first_moment = typed<float>(moments, count);
     state.second_moment = typed<float>(moments + placed.moment_bytes() / 2, count);
   }
@@ -138,22 +183,67 @@ void TensorStore::visit_rows(TensorId tensor, int64_t row_begin, int64_t row_cou
   }
 }
 
+// Elements [first, first + masters.size()) of the block's logical index.
+void TensorStore::write_trainable(BlockId block, int64_t first, std::span<const float> masters) {
+  const size_t begin = static_cast<size_t>(first);
+  if (home(block).weights == Tier::host) {
+    const BlockState target = state(block);
+    cpu_optim::split_masters(masters, target.high.subspan(begin, masters.size()),
+                             target.low.subspan(begin, masters.size()));
+    return;
+  }
+  std::vector<BFloat16> high(masters.size());
+  std::vector<int16_t> low(masters.size());
+  cpu_optim::split_masters(masters, high, low);
+  const int slot = newest_slot(block);
+  disk_.file->write_bytes(*disk_.queue, block, Section::high, slot, begin * 2, bytes_of(high));
+  disk_.file->write_bytes(*disk_.queue, block, Section::low, slot, begin * 2, bytes_of(low));
+}
+
+void TensorStore::read_trainable(BlockId block, int64_t first, std::span<float> masters) const {
+  const size_t begin = static_cast<size_t>(first);
+  if (home(block).weights == Tier::host) {
+    const BlockState source = state(block);
+    cpu_optim::join_masters(source.high.subspan(begin, masters.size()),
+                            source.low.subspan(begin, masters.size()), masters);
+    return;
+  }
+  std::vector<BFloat16> high(masters.size());
+  std::vector<int16_t> low(masters.size());
+  const int slot = newest_slot(block);
+  disk_.file->read_bytes(*disk_.queue, block, Section::high, slot, begin * 2, bytes_of(high));
+  disk_.file->read_bytes(*disk_.queue, block, Section::low, slot, begin * 2, bytes_of(low));
+  cpu_optim::join_masters(high, low, masters);
+}
+
+void TensorStore::write_frozen(BlockId block, size_t begin, std::span<const std::byte> bytes) {
+  if (home(block).weights == Tier::host) {
+    std::ranges::copy(bytes, state(block).frozen.begin() + static_cast<ptrdiff_t>(begin));
+  } else {
+    disk_.file->write_bytes(*disk_.queue, block, Section::frozen, 0, begin, bytes);
+  }
+}
+
+void TensorStore::read_frozen(BlockId block, size_t begin, std::span<std::byte> bytes) const {
+  if (home(block).weights == Tier::host) {
+    std::ranges::copy(state(block).frozen.subspan(begin, bytes.size()), bytes.begin());
+  } else {
+    disk_.file->read_bytes(*disk_.queue, block, Section::frozen, 0, begin, bytes);
+  }
+}
+
 void TensorStore::write_rows(TensorId tensor, int64_t row_begin, int64_t row_count, const float* rows) {
   visit_rows(
       tensor, row_begin, row_count,
       [&](BlockId block, const BlockLayout::Part& part, int64_t row, int64_t count, int64_t done) {
         const std::span<const float> source{rows + done * part.cols, static_cast<size_t>(count * part.cols)};
-        const BlockState target = state(block);
         const int64_t first = row * part.cols;
-        if (part.trainable) {
-          const size_t begin = static_cast<size_t>(part.span_begin + first);
-          cpu_optim::split_masters(source, target.high.subspan(begin, source.size()),
-                                   target.low.subspan(begin, source.size()));
-        } else if (part.storage_dtype == DType::bf16) {
-          cpu_optim::convert(source, frozen_rows<BFloat16>(target, part, first, source.size()));
-        } else {
-          std::ranges::copy(source, frozen_rows<float>(target, part, first, source.size()).begin());
-        }
+        if (part.trainable) return write_trainable(block, part.span_begin + first, source);
+        const size_t begin = part.frozen_offset + static_cast<size_t>(first) * size_bytes(part.storage_dtype);
+        if (part.storage_dtype == DType::f32) return write_frozen(block, begin, std::as_bytes(source));
+        std::vector<BFloat16> rounded(source.size());
+        cpu_optim::convert(source, std::span(rounded));
+        write_frozen(block, begin, bytes_of(rounded));
       });
 }
 
@@ -161,19 +251,15 @@ void TensorStore::read_rows(TensorId tensor, int64_t row_begin, int64_t row_coun
   visit_rows(tensor, row_begin, row_count,
              [&](BlockId block, const BlockLayout::Part& part, int64_t row, int64_t count, int64_t done) {
                const std::span<float> target{rows + done * part.cols, static_cast<size_t>(count * part.cols)};
-               const BlockState source = state(block);
                const int64_t first = row * part.cols;
-               if (part.trainable) {
-                 const size_t begin = static_cast<size_t>(part.span_begin + first);
-                 cpu_optim::join_masters(source.high.subspan(begin, target.size()),
-                                         source.low.subspan(begin, target.size()), target);
-               } else if (part.storage_dtype == DType::bf16) {
-                 cpu_optim::convert(
-                     std::span<const BFloat16>(frozen_rows<BFloat16>(source, part, first, target.size())),
-                     target);
-               } else {
-                 std::ranges::copy(frozen_rows<float>(source, part, first, target.size()), target.begin());
-               }
+               if (part.trainable) return read_trainable(block, part.span_begin + first, target);
+               const size_t begin =
+                   part.frozen_offset + static_cast<size_t>(first) * size_bytes(part.storage_dtype);
+               if (part.storage_dtype == DType::f32)
+                 return read_frozen(block, begin, std::as_writable_bytes(target));
+               std::vector<BFloat16> stored(target.size());
+               read_frozen(block, begin, bytes_of(stored));
+               cpu_optim::convert(std::span<const BFloat16>(stored), target);
              });
 }
 
@@ -190,14 +276,37 @@ const std::optional<gpu::Event>& TensorStore::version_ready(BlockId block) const
 uint64_t TensorStore::hash() const {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hasher(XXH3_createState(), XXH3_freeState);
   SLUICE_CHECK(hasher != nullptr && XXH3_64bits_reset(hasher.get()) == XXH_OK);
-  const auto add = [&](auto span) { XXH3_64bits_update(hasher.get(), span.data(), span.size_bytes()); };
-  for (int block = 0; block < block_count(); ++block) {
-    const BlockState blocks = state(BlockId{block});
-    add(blocks.high);
-    add(blocks.low);
-    add(blocks.frozen);
-    add(blocks.first_moment);
-    add(blocks.second_moment);
+  const auto add = [&](std::span<const std::byte> bytes) {
+    XXH3_64bits_update(hasher.get(), bytes.data(), bytes.size());
+  };
+  std::vector<std::byte> piece;
+  const auto add_section = [&](BlockId block, Section section, int slot, size_t size) {
+    for (size_t begin = 0; begin < size; begin += piece.size()) {
+      piece.resize(std::min(kHashPiece, size - begin));
+      disk_.file->read_bytes(*disk_.queue, block, section, slot, begin, piece);
+      add(piece);
+    }
+  };
+  for (BlockId block{0}; block.value < block_count(); ++block.value) {
+    const BlockState resident = state(block);
+    const size_t elements = static_cast<size_t>(layout(block).logical_elements());
+    const int slot = newest_slot(block);
+    if (home(block).weights == Tier::host) {
+      add(std::as_bytes(resident.high));
+      add(std::as_bytes(resident.low));
+      add(resident.frozen);
+    } else {
+      add_section(block, Section::high, slot, elements * 2);
+      add_section(block, Section::low, slot, elements * 2);
+      add_section(block, Section::frozen, 0, layout(block).frozen_bytes());
+    }
+    if (home(block).moments == Tier::host) {
+      add(std::as_bytes(resident.first_moment));
+      add(std::as_bytes(resident.second_moment));
+    } else {
+      add_section(block, Section::first_moment, slot, elements * 4);
+      add_section(block, Section::second_moment, slot, elements * 4);
+    }
   }
   return XXH3_64bits_digest(hasher.get());
 }

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/memory/block_home.h"
 #include "engine/memory/tier.h"
 #include "engine/schedule/access.h"
 
@@ -30,6 +31,12 @@ struct BlockNeeds {
   size_t gradient_bytes = 0;       // fp32, device
   size_t gradient_copy_bytes = 0;  // what crosses to the host tier
   bool changes = false;            // updated between walks: a prepared copy is stale in the next one
+  // In the host tier, or on disk.
+  size_t weight_bytes = 0;
+  size_t updated_weight_bytes = 0;  // of these, what an update writes
+  size_t moment_bytes = 0;
+  size_t waiting_bytes = 0;     // the gradient until its update
+  bool gradient_stays = false;  // its gradient is never on disk
   size_t prepared_bytes(LayoutSet layouts) const {
     return plain_bytes + (layouts.forward ? forward_bytes : 0) + (layouts.backward ? backward_bytes : 0);
   }
@@ -43,6 +50,10 @@ struct TapeLayerNeeds {
 };
 
 enum class Recompute { automatic, none, all };
+
+// What lives on disk at least, whatever RAM there is: the moments of all blocks, their waiting gradients too, or
+// weights as well.
+enum class Spill { automatic, moments, gradients, everything };
 
 struct PlanRequest {
   std::vector<BlockNeeds> blocks;
@@ -59,6 +70,10 @@ struct PlanRequest {
   bool keep_weights = false;     // keep blocks that come again on the device, as far as the limit allows
   Recompute recompute = Recompute::automatic;
   std::optional<size_t> device_limit_bytes;
+  std::optional<size_t> host_limit_bytes;
+  bool disk = false;             // blocks may live on disk
+  Spill spill = Spill::automatic;
+  size_t update_slot_bytes = 0;  // a chunk's states and gradient on their way through the update
   size_t alignment_bytes = 4096;
 };
 
@@ -84,14 +99,25 @@ struct Plan {
   size_t gradient_slot_bytes = 0;  // one fp32 copy of a block's gradient
   int gradient_slot_count = 0;     // each of gradient_shards copies
   int prefetch_distance = 0;
+  std::vector<BlockHome> homes;   // by block
+  size_t staging_slot_bytes = 0;  // host: weights on their way from disk
+  int staging_slot_count = 0;
+  int read_ahead = 0;            // accesses that are read from disk before prefetch_distance has come to them
+  size_t update_slot_bytes = 0;  // host: see PlanRequest
+  int update_slot_count = 0;
+  size_t gradient_staging_slot_bytes = 0;  // host: a block's gradient on its way to disk
+  int gradient_staging_slot_count = 0;
   size_t copy_in_bytes_per_walk = 0;   // weights, in the steady state
   size_t copy_out_bytes_per_walk = 0;  // gradients
+  size_t disk_read_bytes_per_walk = 0;
+  size_t disk_write_bytes_per_walk = 0;
   std::vector<size_t> saved_offsets;  // by tape layer, within part "kept activations"; recomputed ones unused
   std::vector<size_t> boundary_offsets;
 
   size_t peak_bytes(Tier tier) const;
   const PlanPart& part(std::string_view name) const;
   int recomputed_count() const;
+  const BlockHome& home(BlockId block) const { return homes.at(static_cast<size_t>(block.value)); }
 };
 
 // Names of the parts that the planner adds.
@@ -105,14 +131,23 @@ inline constexpr std::string_view kBoundaries = "layer inputs";
 inline constexpr std::string_view kSaved = "kept activations";
 inline constexpr std::string_view kRecomputed = "recomputed activations";
 inline constexpr std::string_view kWorkspace = "workspace";
+inline constexpr std::string_view kWeights = "weights";
+inline constexpr std::string_view kMoments = "moments";
+inline constexpr std::string_view kWaiting = "waiting gradients";
+inline constexpr std::string_view kStaging = "weights on their way from disk";
+inline constexpr std::string_view kUpdate = "states on their way through the update";
+inline constexpr std::string_view kGradientStaging = "gradients on their way to disk";
 }  // namespace plan_part
 
-// Pure. Keeps everything where there is no limit; under a limit gives up kept weights first, then keeps the
-// activations of fewer layers, then fetches less far ahead. Throws Error(resource) naming the least device
-// limit that would do.
+// Pure. Keeps everything where there is no limit. Under a device limit gives up kept weights first, then
+// keeps the activations of fewer layers, then fetches less far ahead. Under a host limit, where there is a
+// disk, moves to it the moments of one block after another (those that are updated last first), then waiting
+// gradients, then weights, then reads less far ahead. Throws Error(resource) naming the least limit that
+// would do.
 Plan make_plan(const PlanRequest& request);
 
-// The least device bytes that any plan of this request needs.
+// The least bytes of each tier that any plan of this request needs.
 size_t least_device_bytes(const PlanRequest& request);
+size_t least_host_bytes(const PlanRequest& request);
 
 }  // namespace sluice

@@ -15,19 +15,47 @@ struct Choice {
   int prefetch_distance = 0;
 };
 
+// What a plan may still choose about the host tier: how many blocks, the last ones first, have what on disk.
+struct HostChoice {
+  int moments_on_disk = 0;
+  int gradients_on_disk = 0;
+  int weights_on_disk = 0;
+  int read_ahead = 0;
+  int update_slots = 0;
+};
+constexpr int kReadAhead = 2;
+constexpr int kUpdateSlots = 8;
+constexpr int kLeastUpdateSlots = 3;  // one is read, one updated, one written
+constexpr int kGradientStagingSlots = 2;
+
+// What of a block may be on disk.
+size_t spillable_moments(const BlockNeeds& block) {
+  return block.moment_bytes;
+}
+size_t spillable_gradient(const BlockNeeds& block) {
+  return block.gradient_stays ? 0 : block.waiting_bytes;
+}
+size_t spillable_weights(const BlockNeeds& block) {
+  return block.weight_bytes;
+}
+
 class Builder {
  public:
-  Builder(const PlanRequest& request, Choice choice) : request_(request), choice_(choice) {}
+  Builder(const PlanRequest& request, Choice choice, HostChoice host_choice = {})
+      : request_(request), choice_(choice), host_choice_(host_choice) {}
 
   Plan build() {
     plan_.prefetch_distance = choice_.prefetch_distance;
     for (int layer = 0; layer < static_cast<int>(request_.tape.size()); ++layer) {
       plan_.recomputed.push_back(layer < choice_.recomputed_layers);
     }
+    place_blocks();
     place_accesses();
     add_weights();
     add_gradients();
     add_activations();
+    add_states();
+    add_staging();
     for (const PlanPart& part : request_.fixed_parts) add(part.name, part.tier, part.size_bytes);
     add(plan_part::kWorkspace, Tier::device, request_.workspace_bytes);
     return std::move(plan_);
@@ -57,6 +85,23 @@ class Builder {
     const size_t rounded = round_up(size_bytes, request_.alignment_bytes);
     plan_.parts.push_back({std::string(name), tier, rounded, tier == Tier::device ? device_bytes_ : 0});
     if (tier == Tier::device) device_bytes_ += rounded;
+  }
+
+  // Of the last `count` blocks that have some, and may, `tier` becomes disk.
+  template <class Bytes>
+  void move_to_disk(int count, Tier BlockHome::*tier, Bytes bytes) {
+    for (int block = static_cast<int>(request_.blocks.size()) - 1; block >= 0 && count > 0; --block) {
+      if (bytes(request_.blocks[static_cast<size_t>(block)]) == 0) continue;
+      plan_.homes[static_cast<size_t>(block)].*tier = Tier::disk;
+      --count;
+    }
+  }
+
+  void place_blocks() {
+    plan_.homes.resize(request_.blocks.size());
+    move_to_disk(host_choice_.moments_on_disk, &BlockHome::moments, spillable_moments);
+    move_to_disk(host_choice_.gradients_on_disk, &BlockHome::gradient, spillable_gradient);
+    move_to_disk(host_choice_.weights_on_disk, &BlockHome::weights, spillable_weights);
   }
 
   LayoutSet layouts_of(const Access& access) const {
@@ -102,6 +147,10 @@ class Builder {
       }
       if (planned.fetch) largest_fetch_ = std::max(largest_fetch_, needs(access.block).fetch_bytes);
       if (planned.fetch_again) plan_.copy_in_bytes_per_walk += needs(access.block).fetch_bytes;
+      if (planned.fetch && plan_.home(access.block).weights == Tier::disk) {
+        largest_read_ = std::max(largest_read_, needs(access.block).fetch_bytes);
+        if (planned.fetch_again) plan_.disk_read_bytes_per_walk += needs(access.block).fetch_bytes;
+      }
       plan_.accesses.push_back(planned);
     }
   }
@@ -154,12 +203,64 @@ class Builder {
     add(plan_part::kRecomputed, Tier::device, recomputed_bytes);
   }
 
+  // What stays in the host tier of each kind, and the traffic of what does not.
+  void add_states() {
+    size_t weights = 0, moments = 0, waiting = 0;
+    const auto count = [&](Tier tier, size_t bytes, size_t read, size_t written, size_t& in_host) {
+      if (tier == Tier::host) {
+        in_host += round_up(bytes, request_.alignment_bytes);
+        return;
+      }
+      plan_.disk_read_bytes_per_walk += read;
+      plan_.disk_write_bytes_per_walk += written;
+    };
+    for (size_t block = 0; block < request_.blocks.size(); ++block) {
+      const BlockNeeds& of = request_.blocks[block];
+      const BlockHome& home = plan_.homes[block];
+      count(home.weights, of.weight_bytes, of.updated_weight_bytes, of.updated_weight_bytes, weights);
+      count(home.moments, of.moment_bytes, of.moment_bytes, of.moment_bytes, moments);
+      count(home.gradient, of.waiting_bytes, of.waiting_bytes, of.waiting_bytes, waiting);
+      const bool updated = of.moment_bytes > 0;
+      streams_ = streams_ || (updated && home != BlockHome{});
+      if (home.gradient == Tier::disk) largest_waiting_ = std::max(largest_waiting_, of.waiting_bytes);
+    }
+    add(plan_part::kWeights, Tier::host, weights);
+    add(plan_part::kMoments, Tier::host, moments);
+    add(plan_part::kWaiting, Tier::host, waiting);
+  }
+
+  void add_staging() {
+    if (largest_read_ > 0) {
+      plan_.read_ahead = host_choice_.read_ahead;
+      plan_.staging_slot_bytes = round_up(largest_read_, request_.alignment_bytes);
+      plan_.staging_slot_count = choice_.prefetch_distance + host_choice_.read_ahead + 1;
+      add(plan_part::kStaging, Tier::host,
+          plan_.staging_slot_bytes * static_cast<size_t>(plan_.staging_slot_count));
+    }
+    if (streams_) {
+      plan_.update_slot_bytes = request_.update_slot_bytes;
+      plan_.update_slot_count = host_choice_.update_slots;
+      add(plan_part::kUpdate, Tier::host,
+          plan_.update_slot_bytes * static_cast<size_t>(plan_.update_slot_count));
+    }
+    if (largest_waiting_ > 0) {
+      plan_.gradient_staging_slot_bytes = round_up(largest_waiting_, request_.alignment_bytes);
+      plan_.gradient_staging_slot_count = kGradientStagingSlots;
+      add(plan_part::kGradientStaging, Tier::host,
+          plan_.gradient_staging_slot_bytes * static_cast<size_t>(plan_.gradient_staging_slot_count));
+    }
+  }
+
   const PlanRequest& request_;
   Choice choice_;
+  HostChoice host_choice_;
   Plan plan_;
   size_t device_bytes_ = 0;
   size_t kept_bytes_ = 0;
   size_t largest_fetch_ = 0;
+  size_t largest_read_ = 0;     // of one access, from disk
+  size_t largest_waiting_ = 0;  // gradient on disk
+  bool streams_ = false;        // an update has something on disk
 };
 
 // What may be given up, in the order in which it is: everything kept first, the least last.
@@ -181,6 +282,42 @@ std::vector<Choice> choices(const PlanRequest& request) {
   }
   while (choice.prefetch_distance > 0) {
     --choice.prefetch_distance;
+    list.push_back(choice);
+  }
+  return list;
+}
+
+size_t spillable_count(const PlanRequest& request, size_t (*bytes)(const BlockNeeds&)) {
+  return static_cast<size_t>(
+      std::ranges::count_if(request.blocks, [&](const BlockNeeds& block) { return bytes(block) > 0; }));
+}
+
+// Everything in the host tier first, the least last.
+std::vector<HostChoice> host_choices(const PlanRequest& request) {
+  HostChoice choice{.read_ahead = kReadAhead, .update_slots = kUpdateSlots};
+  std::vector<HostChoice> list{choice};
+  if (!request.disk) return list;
+  const auto move = [&](int HostChoice::*count, size_t (*bytes)(const BlockNeeds&)) {
+    for (size_t most = spillable_count(request, bytes); static_cast<size_t>(choice.*count) < most;) {
+      ++(choice.*count);
+      list.push_back(choice);
+    }
+  };
+  const auto at_least = [&](Spill spill) {
+    if (request.spill >= spill) list.erase(list.begin(), list.end() - 1);
+  };
+  move(&HostChoice::moments_on_disk, spillable_moments);
+  at_least(Spill::moments);
+  move(&HostChoice::gradients_on_disk, spillable_gradient);
+  at_least(Spill::gradients);
+  move(&HostChoice::weights_on_disk, spillable_weights);
+  at_least(Spill::everything);
+  while (choice.update_slots > kLeastUpdateSlots) {
+    --choice.update_slots;
+    list.push_back(choice);
+  }
+  while (choice.read_ahead > 0) {
+    --choice.read_ahead;
     list.push_back(choice);
   }
   return list;
@@ -214,20 +351,50 @@ size_t least_device_bytes(const PlanRequest& request) {
   return least;
 }
 
+size_t least_host_bytes(const PlanRequest& request) {
+  const Choice least_choice = choices(request).back();  // which fetches the least ahead
+  size_t least = SIZE_MAX;
+  for (const HostChoice& host_choice : host_choices(request))
+    least = std::min(least, Builder(request, least_choice, host_choice).build().peak_bytes(Tier::host));
+  return least;
+}
+
+namespace {
+
+[[noreturn]] void refuse(std::string_view tier, size_t limit, size_t least, std::string_view what_else) {
+  throw Error(ErrorKind::resource,
+              "the " + std::string(tier) + " limit of " + format_bytes(limit) +
+                  " is too small: the least that this run needs is " + format_bytes(least) + " (" +
+                  std::to_string(least) + " bytes). Try --" + std::string(tier) + "_memory " +
+                  std::to_string(least / (size_t{1} << 20) + 1) + "MiB, " + std::string(what_else) + ".");
+}
+
+}  // namespace
+
 Plan make_plan(const PlanRequest& request) {
   SLUICE_CHECK(request.concurrent_leases >= 1 && request.prefetch_distance >= 0);
+  const auto fits = [](const Plan& plan, Tier tier, const std::optional<size_t>& limit) {
+    return !limit || plan.peak_bytes(tier) <= *limit;
+  };
+  bool device_fits = false;
+  int failed_distance = -1;  // all that the host tier's bytes depend on
   for (const Choice& choice : choices(request)) {
-    Plan plan = Builder(request, choice).build();
-    if (!request.device_limit_bytes || plan.peak_bytes(Tier::device) <= *request.device_limit_bytes)
-      return plan;
+    if (choice.prefetch_distance == failed_distance) continue;
+    if (!fits(Builder(request, choice).build(), Tier::device, request.device_limit_bytes)) continue;
+    device_fits = true;
+    failed_distance = choice.prefetch_distance;
+    for (const HostChoice& host_choice : host_choices(request)) {
+      Plan plan = Builder(request, choice, host_choice).build();
+      if (fits(plan, Tier::host, request.host_limit_bytes)) return plan;
+    }
   }
-  const size_t least = least_device_bytes(request);
-  throw Error(ErrorKind::resource, "the device limit of " + format_bytes(*request.device_limit_bytes) +
-                                       " is too small: the least that this run needs is " +
-                                       format_bytes(least) + " (" + std::to_string(least) +
-                                       " bytes). Try --device_memory " +
-                                       std::to_string(least / (size_t{1} << 20) + 1) +
-                                       "MiB, or fewer or shorter rows a micro-batch.");
+  if (!device_fits) {
+    refuse("device", *request.device_limit_bytes, least_device_bytes(request),
+           "or fewer or shorter rows a micro-batch");
+  }
+  refuse("host", *request.host_limit_bytes, least_host_bytes(request),
+         request.disk ? "or fewer or shorter rows a micro-batch"
+                      : "or name a folder on a fast drive with --spill_dir");
 }
 
 }  // namespace sluice

@@ -24,6 +24,7 @@ size_t padded(size_t size_bytes) {
   return round_up(size_bytes, kIoAlignment);
 }
 
+constexpr int kTries = 3;  // of a transfer that a drive refuses
 constexpr size_t kCopyBytes = size_t{16} << 20;
 
 // "nvme0n1p1", or "device 259:3" where the system does not say.
@@ -38,9 +39,9 @@ std::string drive_name(int descriptor) {
 
 // Calls visit(block) for each checksum block of a piece.
 template <class Visit>
-void for_each_block(const Piece& piece, Visit visit) {
+void for_each_block(const StatePiece& piece, Visit visit) {
   for (size_t done = 0; done < piece.size_bytes; done += kChecksumBytes) {
-    Piece block = piece;
+    StatePiece block = piece;
     block.begin += done;
     block.data += done;
     block.size_bytes = std::min(kChecksumBytes, piece.size_bytes - done);
@@ -63,6 +64,7 @@ uint64_t StateFile::checksum_of(const std::byte* data, size_t size_bytes) {
 }
 
 std::span<uint64_t> StateFile::checksums(BlockId block, Section section, int slot) {
+  if (section == Section::frozen) slot = 0;  // the one place of both
   auto& values =
       section == Section::gradient ? scratch_checksums_ : state_checksums_.at(static_cast<size_t>(slot));
   return std::span(values).subspan(layout_.checksum_begin(block, section),
@@ -73,7 +75,7 @@ std::span<const uint64_t> StateFile::checksums(BlockId block, Section section, i
   return const_cast<StateFile*>(this)->checksums(block, section, slot);
 }
 
-void StateFile::check(const Piece& piece) const {
+void StateFile::check(const StatePiece& piece) const {
   const size_t bytes = layout_.section_bytes(piece.block, piece.section);
   SLUICE_CHECK(piece.begin <= bytes && piece.size_bytes <= bytes - piece.begin && piece.size_bytes > 0);
   SLUICE_CHECK(piece.begin % kChecksumBytes == 0);
@@ -81,21 +83,21 @@ void StateFile::check(const Piece& piece) const {
   SLUICE_CHECK(reinterpret_cast<uintptr_t>(piece.data) % kIoAlignment == 0);
 }
 
-void StateFile::add_requests(IoRequest::Kind kind, const Piece& piece, uint64_t tag,
+void StateFile::add_requests(IoRequest::Kind kind, const StatePiece& piece, uint64_t tag,
                              std::vector<IoRequest>& requests) const {
   check(piece);
   const uint64_t offset = layout_.offset(piece.block, piece.section, piece.slot) + piece.begin;
   file(piece.section).add_requests(kind, offset, padded(piece.size_bytes), piece.data, tag, requests);
 }
 
-void StateFile::read_requests(std::span<const Piece> pieces, std::vector<IoRequest>& requests) const {
+void StateFile::read_requests(std::span<const StatePiece> pieces, std::vector<IoRequest>& requests) const {
   for (size_t i = 0; i < pieces.size(); ++i)
     if (pieces[i].size_bytes > 0) add_requests(IoRequest::Kind::read, pieces[i], i, requests);
 }
 
-void StateFile::verify(std::span<const Piece> pieces, IoQueue& queue) const {
-  for (const Piece& piece : pieces) {
-    for_each_block(piece, [&](const Piece& block) {
+void StateFile::verify(std::span<const StatePiece> pieces, IoQueue& queue) const {
+  for (const StatePiece& piece : pieces) {
+    for_each_block(piece, [&](const StatePiece& block) {
       const uint64_t expected =
           checksums(block.block, block.section, block.slot)[block.begin / kChecksumBytes];
       SLUICE_CHECK(expected != 0, "a piece is read that this process has not written and no manifest names");
@@ -105,10 +107,10 @@ void StateFile::verify(std::span<const Piece> pieces, IoQueue& queue) const {
 }
 
 // A second chance for what differed: memory or cable may have been at fault.
-void StateFile::verify_block(const Piece& block, IoQueue& queue) const {
+void StateFile::verify_block(const StatePiece& block, IoQueue& queue) const {
   std::vector<IoRequest> requests;
   add_requests(IoRequest::Kind::read, block, 0, requests);
-  run_all(queue, requests);
+  transfer(queue, {&block, 1}, requests);
   const uint64_t expected = checksums(block.block, block.section, block.slot)[block.begin / kChecksumBytes];
   if (checksum_of(block.data, block.size_bytes) == expected) {
     ++reread_count_;
@@ -116,37 +118,64 @@ void StateFile::verify_block(const Piece& block, IoQueue& queue) const {
   }
   throw Error(
       ErrorKind::data,
-      layout_.describe(block.block, block.section, block.begin, block.begin + block.size_bytes) + " (" +
-          std::to_string(block.size_bytes) + " bytes) are damaged on disk: " +
+      words(block) + " (" + std::to_string(block.size_bytes) + " bytes) are damaged on disk: " +
           file(block.section).place(requests.front()) + " (drive " + drive_name(requests.front().descriptor) +
           ") does not hold what was written, in two reads. Check the drive (smartctl -a); go on from a "
           "copy of the state, or start anew on another drive.");
 }
 
-void StateFile::write_requests(std::span<const Piece> pieces, std::vector<IoRequest>& requests) {
+void StateFile::write_requests(std::span<const StatePiece> pieces, std::vector<IoRequest>& requests) {
   for (size_t i = 0; i < pieces.size(); ++i) {
-    const Piece& piece = pieces[i];
+    const StatePiece& piece = pieces[i];
     if (piece.size_bytes == 0) continue;
     add_requests(IoRequest::Kind::write, piece, i, requests);
     std::memset(piece.data + piece.size_bytes, 0, padded(piece.size_bytes) - piece.size_bytes);
-    for_each_block(piece, [&](const Piece& block) {
+    for_each_block(piece, [&](const StatePiece& block) {
       checksums(block.block, block.section, block.slot)[block.begin / kChecksumBytes] =
           checksum_of(block.data, block.size_bytes);
     });
   }
 }
 
-void StateFile::read_pieces(IoQueue& queue, std::span<const Piece> pieces) const {
+// What a drive refuses (EIO) is tried again alone: the fault may pass, and if it does not, the message says
+// whose bytes they are.
+void StateFile::transfer(IoQueue& queue, std::span<const StatePiece> pieces,
+                         std::span<const IoRequest> requests) const {
+  try {
+    return run_all(queue, requests);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::runtime) throw;
+  }
+  for (const IoRequest& request : requests) {
+    for (int tries = 1;; ++tries) {
+      try {
+        run_all(queue, {&request, 1});
+        break;
+      } catch (const Error& error) {
+        if (tries < kTries) continue;
+        throw Error(error.kind(), words(pieces[request.tag]) + ": " + error.what() + " Drive " +
+                                      drive_name(request.descriptor) + " failed " + std::to_string(kTries) +
+                                      " times; check it (smartctl -a).");
+      }
+    }
+  }
+}
+
+std::string StateFile::words(const StatePiece& piece) const {
+  return layout_.describe(piece.block, piece.section, piece.begin, piece.begin + piece.size_bytes);
+}
+
+void StateFile::read_pieces(IoQueue& queue, std::span<const StatePiece> pieces) const {
   std::vector<IoRequest> requests;
   read_requests(pieces, requests);
-  run_all(queue, requests);
+  transfer(queue, pieces, requests);
   verify(pieces, queue);
 }
 
-void StateFile::write_pieces(IoQueue& queue, std::span<const Piece> pieces) {
+void StateFile::write_pieces(IoQueue& queue, std::span<const StatePiece> pieces) {
   std::vector<IoRequest> requests;
   write_requests(pieces, requests);
-  run_all(queue, requests);
+  transfer(queue, pieces, requests);
 }
 
 void StateFile::read_bytes(IoQueue& queue, BlockId block, Section section, int slot, size_t begin,
@@ -173,12 +202,12 @@ bool StateFile::copy_from(const StateFile& old, const LongTransfer& transfer) {
       const size_t bytes = layout_.section_bytes(BlockId{i}, section);
       for (size_t begin = 0; begin < bytes; begin += kCopyBytes) {
         if (transfer.stopped()) return false;
-        Piece piece{BlockId{i},
-                    section,
-                    old.generation_.slots[static_cast<size_t>(i)],
-                    begin,
-                    std::min(kCopyBytes, bytes - begin),
-                    buffer.data()};
+        StatePiece piece{BlockId{i},
+                         section,
+                         old.generation_.slots[static_cast<size_t>(i)],
+                         begin,
+                         std::min(kCopyBytes, bytes - begin),
+                         buffer.data()};
         old.read_pieces(transfer.queue, {&piece, 1});
         piece.slot = 0;
         write_pieces(transfer.queue, {&piece, 1});

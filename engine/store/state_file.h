@@ -47,7 +47,7 @@ struct Generation {
 // Bytes [begin, begin + size_bytes) of a section, to be transferred as a whole. `begin` is a multiple of
 // kChecksumBytes, the end is one, too, or the section's end; `data` is page-aligned with room for the size
 // rounded up to kIoAlignment (whose last bytes are overwritten, reading and writing). Gradients have slot 0.
-struct Piece {
+struct StatePiece {
   BlockId block;
   Section section = Section::low;
   int slot = 0;
@@ -101,16 +101,17 @@ class StateFile {
   const std::string& buffered_reason() const { return state_->buffered_reason(); }
 
   // Appends what reads the pieces; a request's tag is its piece's index.
-  void read_requests(std::span<const Piece> pieces, std::vector<IoRequest>& requests) const;
+  void read_requests(std::span<const StatePiece> pieces, std::vector<IoRequest>& requests) const;
   // After those completed: every checksum. A block that differs is read once more through `queue` (nothing in
   // flight), then Error(data) names tensor, file, offset and drive.
-  void verify(std::span<const Piece> pieces, IoQueue& queue) const;
+  void verify(std::span<const StatePiece> pieces, IoQueue& queue) const;
   // Appends what writes the pieces, whose memory must not change from here until the requests completed.
   // Zeroes what lies between a section's end and the page's.
-  void write_requests(std::span<const Piece> pieces, std::vector<IoRequest>& requests);
-  // All three, in turn, blocking.
-  void read_pieces(IoQueue& queue, std::span<const Piece> pieces) const;
-  void write_pieces(IoQueue& queue, std::span<const Piece> pieces);
+  void write_requests(std::span<const StatePiece> pieces, std::vector<IoRequest>& requests);
+  // The same, blocking. What fails with EIO is tried again, then Error(runtime) names tensor, file, offset
+  // and drive.
+  void read_pieces(IoQueue& queue, std::span<const StatePiece> pieces) const;
+  void write_pieces(IoQueue& queue, std::span<const StatePiece> pieces);
 
   // Any range of bytes, blocking, through 5 MiB of its own: for long spans. A StateWindow serves short ones.
   void read_bytes(IoQueue& queue, BlockId block, Section section, int slot, size_t begin,
@@ -142,17 +143,20 @@ class StateFile {
   void adopt(const Manifest& manifest);
   Manifest new_manifest() const;
   void make_durable(const Manifest& manifest);
-  void check(const Piece& piece) const;
+  void check(const StatePiece& piece) const;
   const StripedFile& file(Section section) const {
     return section == Section::gradient ? *scratch_ : *state_;
   }
-  void add_requests(IoRequest::Kind kind, const Piece& piece, uint64_t tag,
+  void add_requests(IoRequest::Kind kind, const StatePiece& piece, uint64_t tag,
                     std::vector<IoRequest>& requests) const;
   // With the padding behind it, which is zero on disk. Never 0, which stands for "nobody knows".
   static uint64_t checksum_of(const std::byte* data, size_t size_bytes);
   std::span<uint64_t> checksums(BlockId block, Section section, int slot);
   std::span<const uint64_t> checksums(BlockId block, Section section, int slot) const;
-  void verify_block(const Piece& block, IoQueue& queue) const;
+  void verify_block(const StatePiece& block, IoQueue& queue) const;
+  void transfer(IoQueue& queue, std::span<const StatePiece> pieces,
+                std::span<const IoRequest> requests) const;
+  std::string words(const StatePiece& piece) const;
 
   StateLayout layout_;
   std::filesystem::path manifest_folder_;

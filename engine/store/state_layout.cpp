@@ -33,6 +33,8 @@ size_t element_bytes(Section section, size_t section_bytes, int64_t elements) {
     case Section::low:
     case Section::high:
       return 2;
+    case Section::frozen:
+      return 1;  // of several dtypes
     case Section::first_moment:
     case Section::second_moment:
       return 4;
@@ -66,6 +68,8 @@ std::string_view name(Section section) {
       return "low halves";
     case Section::high:
       return "weights";
+    case Section::frozen:
+      return "frozen weights";
     case Section::first_moment:
       return "first moments";
     case Section::second_moment:
@@ -85,8 +89,9 @@ StateLayout::StateLayout(ModelSpec model, std::span<const std::optional<DType>> 
     const auto set = [&](Section section, size_t bytes) {
       blocks_[i][static_cast<size_t>(section)].size_bytes = bytes;
     };
-    set(Section::low, layout.half_bytes());
-    set(Section::high, layout.weight_bytes() - layout.half_bytes());
+    set(Section::low, elements * 2);
+    set(Section::high, elements * 2);
+    set(Section::frozen, layout.frozen_bytes());
     set(Section::first_moment, elements * 4);
     set(Section::second_moment, elements * 4);
     if (!gradient_dtypes.empty() && gradient_dtypes[i])
@@ -104,7 +109,8 @@ void StateLayout::place_state() {
       for (const Section section : kPersistedSections) {
         Entry& entry = block[static_cast<size_t>(section)];
         if ((entry.size_bytes >= kChecksumBytes) != large) continue;
-        for (uint64_t& offset : entry.offsets) offset = shelf.place(entry.size_bytes);
+        entry.offsets[0] = shelf.place(entry.size_bytes);
+        entry.offsets[1] = section == Section::frozen ? entry.offsets[0] : shelf.place(entry.size_bytes);
       }
     }
   }
@@ -165,9 +171,9 @@ std::string StateLayout::describe(BlockId block, Section section, size_t begin, 
   std::string first;
   int more = 0;
   for (const BlockLayout::Part& part : layout.parts()) {
-    if (!part.trainable && section != Section::high) continue;
+    if (part.trainable == (section == Section::frozen)) continue;
     const size_t part_begin =
-        part.trainable ? static_cast<size_t>(part.span_begin) * element : layout.half_bytes() + part.frozen_offset;
+        part.trainable ? static_cast<size_t>(part.span_begin) * element : part.frozen_offset;
     const size_t part_bytes = static_cast<size_t>(part.element_count()) *
                               (part.trainable ? element : size_bytes(part.storage_dtype));
     if (part_bytes == 0 || part_begin >= end || part_begin + part_bytes <= begin) continue;

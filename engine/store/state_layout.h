@@ -14,12 +14,12 @@
 
 namespace sluice {
 
-// What of a block lies together on disk. `high`: bf16 high halves with the block's frozen parts right behind,
-// as BlockLayout lays out weights. Moments are fp32. `gradient` waits for its update and belongs to no
-// generation.
-enum class Section : uint8_t { low, high, first_moment, second_moment, gradient };
-inline constexpr std::array kPersistedSections = {Section::low, Section::high, Section::first_moment,
-                                                  Section::second_moment};
+// What of a block lies together on disk: the halves and the frozen parts as BlockLayout lays out weights,
+// fp32 moments. Frozen parts never change: both slots are one place. `gradient` waits for its update and
+// belongs to no generation.
+enum class Section : uint8_t { low, high, frozen, first_moment, second_moment, gradient };
+inline constexpr std::array kPersistedSections = {Section::low, Section::high, Section::frozen,
+                                                  Section::first_moment, Section::second_moment};
 std::string_view name(Section section);
 
 // Bytes under one checksum; sections are cut into such blocks from their beginning on.

@@ -53,7 +53,7 @@ void StateWindow::write_unit(size_t unit, size_t begin, std::span<const std::byt
 }
 
 void StateWindow::flush() {
-  std::vector<Piece> pieces;
+  std::vector<StatePiece> pieces;
   for (size_t unit = 0; unit < kUnitCount; ++unit) {
     if (!units_[unit].dirty()) continue;
     complete(unit);
@@ -80,7 +80,7 @@ size_t StateWindow::unit_bytes(size_t unit) const {
   return std::min(kChecksumBytes, section_bytes_ - begin);
 }
 
-Piece StateWindow::piece(size_t first_unit, size_t unit_count) const {
+StatePiece StateWindow::piece(size_t first_unit, size_t unit_count) const {
   size_t bytes = 0;
   for (size_t unit = first_unit; unit < first_unit + unit_count; ++unit) bytes += unit_bytes(unit);
   return {place_->block, place_->section,
@@ -90,7 +90,7 @@ Piece StateWindow::piece(size_t first_unit, size_t unit_count) const {
 
 // Makes units known, in one go where nothing was written in them.
 void StateWindow::load(size_t first_unit, size_t last_unit) {
-  std::vector<Piece> pieces;
+  std::vector<StatePiece> pieces;
   for (size_t unit = first_unit; unit <= last_unit && unit_bytes(unit) > 0; ++unit) {
     if (units_[unit].dirty()) {
       complete(unit);
@@ -100,14 +100,14 @@ void StateWindow::load(size_t first_unit, size_t last_unit) {
   }
   if (pieces.empty()) return;
   file_.read_pieces(queue_, pieces);
-  for (const Piece& read : pieces) units_[(read.begin - begin_) / kChecksumBytes].loaded = true;
+  for (const StatePiece& read : pieces) units_[(read.begin - begin_) / kChecksumBytes].loaded = true;
 }
 
 // Reads what is around the dirty range of a unit.
 void StateWindow::complete(size_t unit) {
   Unit& u = units_[unit];
   if (u.loaded) return;
-  Piece around = piece(unit, 1);
+  StatePiece around = piece(unit, 1);
   std::byte* const merged = around.data;
   around.data = buffer_.data() + kWindowBytes;
   file_.read_pieces(queue_, {&around, 1});

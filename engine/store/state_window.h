@@ -48,7 +48,7 @@ class StateWindow {
 
   void move_to(const Place& place, size_t position);
   size_t unit_bytes(size_t unit) const;
-  Piece piece(size_t first_unit, size_t unit_count) const;
+  StatePiece piece(size_t first_unit, size_t unit_count) const;
   void load(size_t first_unit, size_t last_unit);
   void complete(size_t unit);
   void write_unit(size_t unit, size_t begin, std::span<const std::byte> in);

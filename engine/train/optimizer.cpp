@@ -18,12 +18,13 @@ size_t gradient_bytes(const TensorStore& store, BlockId block, DType dtype) {
   return static_cast<size_t>(store.layout(block).logical_elements()) * size_bytes(dtype);
 }
 
+// Of the gradients that wait in the host tier.
 std::vector<size_t> waiting_offsets(const TensorStore& store, const std::vector<DType>& dtypes) {
   std::vector<size_t> result{0};
-  for (int block = 0; block < store.block_count(); ++block) {
-    result.push_back(
-        result.back() +
-        round_up(gradient_bytes(store, BlockId{block}, dtypes[static_cast<size_t>(block)]), kBlockAlignment));
+  for (BlockId block{0}; block.value < store.block_count(); ++block.value) {
+    const bool here = store.home(block).gradient == Tier::host;
+    const size_t bytes = here ? gradient_bytes(store, block, dtypes[static_cast<size_t>(block.value)]) : 0;
+    result.push_back(result.back() + round_up(bytes, kBlockAlignment));
   }
   return result;
 }
@@ -43,13 +44,22 @@ size_t Optimizer::waiting_arena_bytes(const TensorStore& store, const std::vecto
 }
 
 Optimizer::Optimizer(TensorStore& store, gpu::Device& device, Executor& executor, TierBudget& host_budget,
-                     std::vector<DType> waiting_dtypes, OptimizerOptions options)
+                     std::vector<DType> waiting_dtypes, OptimizerOptions options, const Plan& plan,
+                     const IoQueueFactory& make_queue)
     : store_(store),
       executor_(executor),
       waiting_dtypes_(std::move(waiting_dtypes)),
       options_(std::move(options)),
       offsets_(waiting_offsets(store, waiting_dtypes_)),
-      arena_(host_budget, device, offsets_.back(), "waiting gradients"),
+      arena_(host_budget, device, offsets_.back(), plan_part::kWaiting),
+      update_arena_(host_budget, device, plan.part(plan_part::kUpdate).size_bytes, plan_part::kUpdate),
+      gradient_arena_(host_budget, device, plan.part(plan_part::kGradientStaging).size_bytes,
+                      plan_part::kGradientStaging),
+      gradient_ring_(gradient_arena_.data(), plan.gradient_staging_slot_bytes,
+                     plan.gradient_staging_slot_count),
+      gradient_slots_(static_cast<size_t>(store.block_count()), -1),
+      saved_versions_(gradient_slots_.size()),
+      saved_(gradient_slots_.size()),
       offered_(static_cast<size_t>(store.block_count())),
       before_rows_(offered_.size()),
       step_(std::make_unique<StepState>()),
@@ -62,12 +72,32 @@ Optimizer::Optimizer(TensorStore& store, gpu::Device& device, Executor& executor
   }
   chunk_begin_.push_back(chunk_count);
   step_->chunk_sums.resize(chunk_count);
+  if (store.file() != nullptr) {
+    stream_ = std::make_unique<StateStream>(*store.file(), make_queue, update_arena_.data(),
+                                            plan.update_slot_count);
+  }
 }
 
 Optimizer::~Optimizer() = default;
 
 std::byte* Optimizer::waiting_gradient(BlockId block) const {
+  SLUICE_CHECK(store_.home(block).gradient == Tier::host, store_.model().block(block).name);
   return arena_.data() + offsets_.at(static_cast<size_t>(block.value));
+}
+
+Optimizer::GradientTarget Optimizer::gradient_target(BlockId block) {
+  if (store_.home(block).gradient == Tier::host)
+    return {waiting_gradient(block), store_.version_ready(block)};
+  int& slot = gradient_slots_.at(static_cast<size_t>(block.value));
+  slot = next_gradient_slot_;
+  next_gradient_slot_ = (next_gradient_slot_ + 1) % gradient_ring_.slot_count();
+  return {gradient_ring_.slot(slot), gradient_ring_.free_after(slot)};
+}
+
+// Where this step's gradient is in the host tier, before it leaves for the disk if it does.
+std::byte* Optimizer::gradient_memory(BlockId block) const {
+  if (store_.home(block).gradient == Tier::host) return waiting_gradient(block);
+  return gradient_ring_.slot(gradient_slots_.at(static_cast<size_t>(block.value)));
 }
 
 size_t Optimizer::waiting_bytes(BlockId block) const {
@@ -75,7 +105,7 @@ size_t Optimizer::waiting_bytes(BlockId block) const {
 }
 
 cpu_optim::FloatView Optimizer::gradient(BlockId block) const {
-  return {waiting_dtype(block), waiting_gradient(block), store_.layout(block).logical_elements()};
+  return {waiting_dtype(block), gradient_memory(block), store_.layout(block).logical_elements()};
 }
 
 std::span<double> Optimizer::chunk_sums(BlockId block) {
@@ -86,10 +116,20 @@ std::span<double> Optimizer::chunk_sums(BlockId block) {
 void Optimizer::count_in_norm(BlockId block) {
   SLUICE_CHECK(!offered_.at(static_cast<size_t>(block.value)), store_.model().block(block).name);
   offered_[static_cast<size_t>(block.value)] = true;
-  lane_->run(
-      {.name = "sum of squares",
-       .accesses = {gpu::reads(waiting_gradient(block), waiting_bytes(block))},
-       .body = [this, block] { cpu_optim::sums_of_squares(executor_, gradient(block), chunk_sums(block)); }});
+  const cpu_optim::FloatView values = gradient(block);
+  std::byte* const memory = gradient_memory(block);
+  lane_->run({.name = "sum of squares",
+              .accesses = {gpu::reads(memory, waiting_bytes(block))},
+              .body = [this, values, sums = chunk_sums(block)] {
+                cpu_optim::sums_of_squares(executor_, values, sums);
+              }});
+  if (store_.home(block).gradient == Tier::host) return;
+  lane_->run({.name = "write gradient",
+              .accesses = {gpu::writes(memory, gradient_ring_.slot_bytes())},  // its padding is cleared
+              .body = [this, block, memory, bytes = waiting_bytes(block)] {
+                stream_->write_gradient(block, memory, bytes);
+              }});
+  gradient_ring_.release(gradient_slots_[static_cast<size_t>(block.value)], lane_->record());
 }
 
 void Optimizer::offer(BlockId block, const gpu::Event& arrived) {
@@ -100,7 +140,9 @@ void Optimizer::offer(BlockId block, const gpu::Event& arrived) {
 void Optimizer::offer_copy(BlockId block, cpu_optim::FloatView gradient) {
   const int64_t count = store_.layout(block).logical_elements();
   SLUICE_CHECK(gradient.size() == count, store_.model().block(block).name);
-  std::byte* const waiting = waiting_gradient(block);
+  const GradientTarget destination = gradient_target(block);
+  if (destination.free) destination.free->wait();
+  std::byte* const waiting = destination.data;
   const auto copy = [&](auto source, auto target) {
     if constexpr (sizeof(*source) == sizeof(*target)) {
       std::memcpy(target, source, static_cast<size_t>(count) * sizeof(*target));
@@ -124,7 +166,7 @@ void Optimizer::clear_padding(BlockId block) {
   for (const BlockLayout::Part& part : store_.layout(block).parts()) {
     if (!part.trainable) continue;
     const int64_t count = part.element_count();
-    std::memset(waiting_gradient(block) + static_cast<size_t>(part.span_begin + count) * element_bytes, 0,
+    std::memset(gradient_memory(block) + static_cast<size_t>(part.span_begin + count) * element_bytes, 0,
                 static_cast<size_t>(round_up(count, kSpanPadding) - count) * element_bytes);
   }
 }
@@ -185,6 +227,7 @@ void Optimizer::begin_update(double learning_rate, std::span<const BlockId> orde
                 decide(learning_rate);
               }});
   decided_ = lane_->record();
+  if (stream_) begin_streaming(order);
   for (const BlockId block : order) {
     if (!offered_.at(static_cast<size_t>(block.value))) continue;
     offered_[static_cast<size_t>(block.value)] = false;
@@ -212,35 +255,132 @@ void Optimizer::decide(double learning_rate) {
   step_->applied_steps = number;
 }
 
+// Its update has something on disk.
+bool Optimizer::streams(BlockId block) const {
+  return store_.home(block) != BlockHome{};
+}
+
+StreamedBlock Optimizer::streamed(BlockId block) {
+  const int read_slot = store_.newest_slot(block);
+  const int write_slot = store_.next_slot(block);
+  store_.set_newest_slot(block, write_slot);
+  const bool here = store_.home(block).gradient == Tier::host;
+  return {.block = block,
+          .home = store_.home(block),
+          .read_slot = read_slot,
+          .write_slot = write_slot,
+          .resident = store_.state(block),
+          .gradient = {waiting_dtype(block), here ? waiting_gradient(block) : nullptr,
+                       store_.layout(block).logical_elements()}};
+}
+
+void Optimizer::begin_streaming(std::span<const BlockId> order) {
+  std::vector<StreamedBlock> blocks;
+  for (const BlockId block : order) {
+    if (offered_.at(static_cast<size_t>(block.value)) && streams(block)) blocks.push_back(streamed(block));
+  }
+  lane_->run({.name = "begin streaming", .accesses = {}, .body = [this, blocks = std::move(blocks)] {
+                stream_->begin(blocks);
+              }});
+}
+
+void Optimizer::run_update(BlockId block, const std::function<void()>& task) {
+  try {
+    task();
+  } catch (const std::exception& error) {  // shows one step later, so it says where it belongs
+    const auto* known = dynamic_cast<const Error*>(&error);
+    throw Error(known != nullptr ? known->kind() : ErrorKind::runtime,
+                "the update of '" + store_.model().block(block).name + "' in optimizer step " +
+                    std::to_string(step_->applied_steps) + " failed: " + error.what());
+  }
+}
+
 void Optimizer::update_block(BlockId block) {
   const BlockState state = store_.state(block);
-  lane_->run({.name = "adamw",
-              .accesses = {gpu::reads(waiting_gradient(block), waiting_bytes(block)),
-                           gpu::writes(state.low.data(), state.low.size_bytes()),
-                           gpu::writes(state.high.data(), state.high.size_bytes()),
-                           gpu::writes(state.first_moment.data(), state.first_moment.size_bytes()),
-                           gpu::writes(state.second_moment.data(), state.second_moment.size_bytes())},
-              .body = [this, block, state] {
-                if (step_->skip) return;
-                try {
-                  update_parts(block, state);
-                } catch (const std::exception& error) {  // shows one step later, so it says where it belongs
-                  const auto* known = dynamic_cast<const Error*>(&error);
-                  throw Error(known != nullptr ? known->kind() : ErrorKind::runtime,
-                              "the update of '" + store_.model().block(block).name + "' in optimizer step " +
-                                  std::to_string(step_->applied_steps) + " failed: " + error.what());
-                }
-              }});
+  gpu::Task task{.name = "adamw", .accesses = {}, .body = {}};
+  const auto touch = [&](bool writes, const void* data, size_t size_bytes) {
+    if (size_bytes == 0) return;
+    task.accesses.push_back(writes ? gpu::writes(data, size_bytes) : gpu::reads(data, size_bytes));
+  };
+  if (store_.home(block).gradient == Tier::host) touch(false, waiting_gradient(block), waiting_bytes(block));
+  touch(true, state.low.data(), state.low.size_bytes());
+  touch(true, state.high.data(), state.high.size_bytes());
+  touch(true, state.first_moment.data(), state.first_moment.size_bytes());
+  touch(true, state.second_moment.data(), state.second_moment.size_bytes());
+  if (!streams(block)) {
+    task.body = [this, block,
+                 whole =
+                     cpu_optim::SplitState{state.high, state.low, state.first_moment, state.second_moment}] {
+      run_update(block, [&] { update_range(block, 0, whole, gradient(block)); });
+    };
+  } else {
+    touch(true, store_.disk_token(block), 1);
+    task.body = [this, block] {
+      run_update(block, [&] {
+        stream_->update_next(
+            [&](int64_t begin, const cpu_optim::SplitState& states, const cpu_optim::FloatView& gradients) {
+              update_range(block, begin, states, gradients);
+            });
+      });
+    };
+  }
+  lane_->run(std::move(task));
   store_.set_version(block, lane_->record());
 }
 
-void Optimizer::update_parts(BlockId block, const BlockState& state) {
-  const cpu_optim::SplitState whole{state.high, state.low, state.first_moment, state.second_moment};
+void Optimizer::update_range(BlockId block, int64_t begin, const cpu_optim::SplitState& state,
+                             const cpu_optim::FloatView& gradient) {
+  if (step_->skip) return;
+  const int64_t end = begin + state.size();
   for (const BlockLayout::Part& part : store_.layout(block).parts()) {
     if (!part.trainable) continue;
-    const cpu_optim::AdamStep& step = step_->group_steps.at(static_cast<size_t>(part.group));
-    cpu_optim::update(executor_, whole.subrange(part.span_begin, part.element_count()),
-                      gradient(block).subrange(part.span_begin, part.element_count()), step);
+    const int64_t first = std::max(begin, part.span_begin);
+    const int64_t last = std::min(end, part.span_begin + part.element_count());
+    if (first >= last) continue;
+    cpu_optim::update(executor_, state.subrange(first - begin, last - first),
+                      gradient.subrange(first - begin, last - first),
+                      step_->group_steps.at(static_cast<size_t>(part.group)));
+  }
+}
+
+// What the host tier has of the block joins its newest copy on disk, if it changed since it last did.
+void Optimizer::save_block(BlockId block) {
+  const size_t at = static_cast<size_t>(block.value);
+  if (saved_[at] && saved_versions_[at] == store_.version(block)) return;
+  saved_[at] = true;
+  saved_versions_[at] = store_.version(block);
+  const BlockHome home = store_.home(block);
+  if (home.weights == Tier::disk && home.moments == Tier::disk) return;
+  if (home.weights == Tier::host && home.moments == Tier::host)
+    store_.set_newest_slot(block, store_.next_slot(block));
+  const BlockState state = store_.state(block);
+  gpu::Task task{.name = "save", .accesses = {}, .body = {}};
+  if (home.weights == Tier::host)
+    task.accesses.push_back(gpu::reads(store_.weights(block), store_.layout(block).weight_bytes()));
+  for (const std::span<float> moment : {state.first_moment, state.second_moment}) {
+    if (!moment.empty()) task.accesses.push_back(gpu::reads(moment.data(), moment.size_bytes()));
+  }
+  task.body = [this, block, state, slot = store_.newest_slot(block)] { stream_->save(block, state, slot); };
+  lane_->run(std::move(task));
+}
+
+gpu::Event Optimizer::save(GenerationFacts facts) {
+  SLUICE_CHECK(stream_ != nullptr, "a generation needs a state file");
+  for (BlockId block{0}; block.value < store_.block_count(); ++block.value) save_block(block);
+  lane_->run({.name = "commit",
+              .accesses = {},
+              .body = [this, facts = std::move(facts), slots = store_.commit_slots()]() mutable {
+                facts.applied_step = step_->applied_steps;
+                store_.file()->commit(facts, slots);
+              }});
+  return lane_->record();
+}
+
+void Optimizer::restore(int64_t applied_steps) {
+  step_->applied_steps = applied_steps;
+  for (BlockId block{0}; block.value < store_.block_count(); ++block.value) {
+    saved_[static_cast<size_t>(block.value)] = true;
+    saved_versions_[static_cast<size_t>(block.value)] = store_.version(block);
   }
 }
 

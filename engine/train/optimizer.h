@@ -8,7 +8,10 @@
 
 #include "cpu_optim/adamw.h"
 #include "engine/memory/host_arena.h"
+#include "engine/memory/slot_ring.h"
 #include "engine/memory/tensor_store.h"
+#include "engine/schedule/plan.h"
+#include "engine/train/state_stream.h"
 #include "gpu/device.h"
 
 namespace sluice {
@@ -32,17 +35,28 @@ struct UpdateReport {
 // A gradient waits in the host tier in the waiting dtype of its block. The norm is taken over those values,
 // per chunk of 1 MiB of the block's logical index, chunks in a fixed tree: so it does not depend on when or
 // where they arrived.
+//
+// Of blocks that live on disk (TensorStore::home) the lane streams states and gradients through a few slots
+// of the host tier, and it writes generations: the states in the host tier join those that each update wrote.
 class Optimizer {
  public:
-  // `waiting_dtypes` by block: fp32 or bf16, of the gradient in the host tier.
+  // `waiting_dtypes` by block: fp32 or bf16, of the gradient. `make_queue` may be empty where the store has
+  // no file.
   Optimizer(TensorStore& store, gpu::Device& device, Executor& executor, TierBudget& host_budget,
-            std::vector<DType> waiting_dtypes, OptimizerOptions options);
+            std::vector<DType> waiting_dtypes, OptimizerOptions options, const Plan& plan = {},
+            const IoQueueFactory& make_queue = {});
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  // Where a block's gradient waits, laid out as its logical index, and its dtype. May be written once the
-  // block's last update is done (TensorStore::version_ready).
+  // Where a block's gradient is to be put, laid out as its logical index, and after which event.
+  struct GradientTarget {
+    std::byte* data = nullptr;
+    std::optional<gpu::Event> free;
+  };
+  GradientTarget gradient_target(BlockId block);
+  // Where a gradient in the host tier waits, and its dtype. May be written once the block's last update is
+  // done (TensorStore::version_ready).
   std::byte* waiting_gradient(BlockId block) const;
   DType waiting_dtype(BlockId block) const { return waiting_dtypes_.at(static_cast<size_t>(block.value)); }
   size_t waiting_bytes(BlockId block) const;
@@ -67,6 +81,12 @@ class Optimizer {
   // Every gradient of the step has been offered; blocks without one keep their state. Updates run in the
   // order given, which must name each offered block once; TensorStore::version_ready is set for each.
   void begin_update(double learning_rate, std::span<const BlockId> order);
+  // What the last begin_update leaves becomes a generation, in the background: done, durably, after the
+  // event. facts.applied_step is filled in.
+  gpu::Event save(GenerationFacts facts);
+  // Continues from the store's committed generation, which has been loaded.
+  void restore(int64_t applied_steps);
+
   // Waits for the norm of the last begin_update (not for its updates). Throws what an earlier update met,
   // with its step and block.
   UpdateReport report();
@@ -74,6 +94,8 @@ class Optimizer {
   void wait();
 
   int64_t applied_steps() const;
+  // Null where nothing is on disk.
+  const StateStream* stream() const { return stream_.get(); }
 
   static size_t waiting_arena_bytes(const TensorStore& store, const std::vector<DType>& dtypes);
 
@@ -83,8 +105,17 @@ class Optimizer {
   void clear_gradient(BlockId block);
   void clear_padding(BlockId block);
   void decide(double learning_rate);
+  void begin_streaming(std::span<const BlockId> order);
   void update_block(BlockId block);
-  void update_parts(BlockId block, const BlockState& state);
+  bool streams(BlockId block) const;
+  StreamedBlock streamed(BlockId block);
+  void save_block(BlockId block);
+  // `task` of the update of a block; its errors say which.
+  void run_update(BlockId block, const std::function<void()>& task);
+  // Of the elements from `begin` on of the block's logical index.
+  void update_range(BlockId block, int64_t begin, const cpu_optim::SplitState& state,
+                    const cpu_optim::FloatView& gradient);
+  std::byte* gradient_memory(BlockId block) const;
   std::span<double> chunk_sums(BlockId block);
   cpu_optim::FloatView gradient(BlockId block) const;
 
@@ -95,6 +126,14 @@ class Optimizer {
   std::vector<size_t> offsets_;
   std::vector<size_t> chunk_begin_;
   HostArena arena_;
+  HostArena update_arena_;
+  HostArena gradient_arena_;
+  SlotRing gradient_ring_;
+  int next_gradient_slot_ = 0;
+  std::vector<int> gradient_slots_;       // this step, by block on disk
+  std::vector<uint64_t> saved_versions_;  // by block; what is in the host tier and on disk alike
+  std::vector<bool> saved_;
+  std::unique_ptr<StateStream> stream_;
   std::vector<bool> offered_;      // this step, by block; the trainer's thread
   std::vector<bool> before_rows_;  // rows are still to come
   std::unique_ptr<StepState> step_;

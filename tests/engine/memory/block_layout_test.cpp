@@ -64,14 +64,13 @@ TEST(BlockLayout, PartsCarryWhatTheirTensorsSay) {
 
 TEST(BlockLayout, BytesOfAFetch) {
   const BlockLayout layout(model(), BlockId{0});
-  EXPECT_EQ(layout.low_bytes(), 4096u) << "3072, padded";
-  EXPECT_EQ(layout.high_bytes(), 3072u);
-  EXPECT_EQ(layout.weight_bytes(), 4096u + 3072u + 1536u);
-  EXPECT_EQ(layout.moment_bytes(), 1536u * 8);
+  EXPECT_EQ(layout.half_bytes(), 4096u) << "3072, padded";
+  EXPECT_EQ(layout.weight_bytes(), 4096u + 4096u + 1536u);
+  EXPECT_EQ(layout.moment_bytes(), 2 * 8192u) << "1536 elements, padded";
   EXPECT_EQ(layout.fetch_offset(DType::f32), 0u);
   EXPECT_EQ(layout.fetch_bytes(DType::f32), layout.weight_bytes());
   EXPECT_EQ(layout.fetch_offset(DType::bf16), 4096u) << "without the low halves";
-  EXPECT_EQ(layout.fetch_bytes(DType::bf16), 3072u + 1536u);
+  EXPECT_EQ(layout.fetch_bytes(DType::bf16), 4096u + 1536u);
 }
 
 TEST(BlockLayout, OfNothingTrained) {

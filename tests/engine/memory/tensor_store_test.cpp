@@ -126,8 +126,9 @@ TEST_F(TensorStoreTest, StateIsWhereTheLayoutSays) {
   EXPECT_EQ(state.high[begin + 299].bits, 0x3f80);
   EXPECT_EQ(state.high[begin + 300].bits, 0) << "padding";
   EXPECT_EQ(reinterpret_cast<std::byte*>(state.low.data()), store_.weights(BlockId{2}));
-  EXPECT_EQ(reinterpret_cast<std::byte*>(state.high.data()), store_.weights(BlockId{2}) + layout.low_bytes());
-  EXPECT_EQ(state.frozen.data(), store_.weights(BlockId{2}) + layout.low_bytes() + layout.high_bytes());
+  EXPECT_EQ(reinterpret_cast<std::byte*>(state.high.data()),
+            store_.weights(BlockId{2}) + layout.half_bytes());
+  EXPECT_EQ(state.frozen.data(), store_.weights(BlockId{2}) + 2 * layout.half_bytes());
   EXPECT_EQ(state.first_moment.size(), static_cast<size_t>(layout.logical_elements()));
   EXPECT_EQ(state.second_moment.data(), state.first_moment.data() + layout.logical_elements());
 }

@@ -1,0 +1,227 @@
+#include "engine/train/state_stream.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "engine/base/error.h"
+#include "engine/base/math.h"
+
+namespace sluice {
+namespace {
+
+constexpr size_t kBytesInFlight = size_t{8} << 20;
+
+struct SectionSpot {
+  Section section;
+  Tier BlockHome::*home;
+  size_t element_bytes;
+  size_t slot_offset;  // in elements x bytes of a slot's beginning
+};
+constexpr size_t kChunk = static_cast<size_t>(StateStream::kChunkElements);
+constexpr SectionSpot kStates[] = {{Section::low, &BlockHome::weights, 2, 0},
+                                   {Section::high, &BlockHome::weights, 2, kChunk * 2},
+                                   {Section::first_moment, &BlockHome::moments, 4, kChunk * 4},
+                                   {Section::second_moment, &BlockHome::moments, 4, kChunk * 8}};
+constexpr size_t kGradientOffset = kChunk * 12;
+
+}  // namespace
+
+StateStream::StateStream(StateFile& file, const IoQueueFactory& make_queue, std::byte* memory, int slot_count)
+    : file_(file),
+      queue_(make_queue()),
+      second_queue_(make_queue()),
+      memory_(memory),
+      pending_(static_cast<size_t>(slot_count) + 1),
+      started_(static_cast<size_t>(queue_->capacity())) {
+  for (size_t tag = started_.size(); tag > 0; --tag) free_tags_.push_back(tag - 1);
+}
+
+StateStream::~StateStream() = default;
+
+void StateStream::begin(std::vector<StreamedBlock> blocks) {
+  SLUICE_CHECK(next_block_ == blocks_.size() && chunks_.empty(), "an update ended before its last block");
+  blocks_ = std::move(blocks);
+  next_block_ = 0;
+  next_read_block_ = 0;
+  next_read_begin_ = 0;
+}
+
+std::vector<StatePiece> StateStream::pieces(const Chunk& chunk, IoRequest::Kind kind) const {
+  const StreamedBlock& block = blocks_[chunk.block];
+  std::byte* const memory = memory_ + static_cast<size_t>(chunk.slot) * kSlotBytes;
+  const size_t begin = static_cast<size_t>(chunk.begin), count = static_cast<size_t>(chunk.count);
+  std::vector<StatePiece> found;
+  for (const SectionSpot& spot : kStates) {
+    if (block.home.*spot.home != Tier::disk) continue;
+    found.push_back({.block = block.block,
+                     .section = spot.section,
+                     .slot = kind == IoRequest::Kind::read ? block.read_slot : block.write_slot,
+                     .begin = begin * spot.element_bytes,
+                     .size_bytes = count * spot.element_bytes,
+                     .data = memory + spot.slot_offset});
+  }
+  if (kind == IoRequest::Kind::read && block.home.gradient == Tier::disk) {
+    const size_t element_bytes = size_bytes(block.gradient.dtype());
+    found.push_back({.block = block.block,
+                     .section = Section::gradient,
+                     .slot = 0,
+                     .begin = begin * element_bytes,
+                     .size_bytes = count * element_bytes,
+                     .data = memory + kGradientOffset});
+  }
+  return found;
+}
+
+// Reads as many of the next chunks as there are free slots for, in the order of the update.
+void StateStream::issue_reads() {
+  const int slot_count = static_cast<int>(pending_.size()) - 1;
+  while (next_read_block_ < blocks_.size() && static_cast<int>(chunks_.size()) < slot_count &&
+         pending_[static_cast<size_t>(next_slot_)] == 0) {
+    const int64_t left = blocks_[next_read_block_].gradient.size() - next_read_begin_;
+    Chunk chunk{.block = next_read_block_,
+                .begin = next_read_begin_,
+                .count = std::min(left, kChunkElements),
+                .slot = next_slot_,
+                .last = left <= kChunkElements};
+    const std::vector<StatePiece> wanted = pieces(chunk, IoRequest::Kind::read);
+    push(wanted, IoRequest::Kind::read, chunk.slot);
+    chunks_.push_back(chunk);
+    next_slot_ = (next_slot_ + 1) % slot_count;
+    next_read_begin_ += chunk.count;
+    if (chunk.last) {
+      ++next_read_block_;
+      next_read_begin_ = 0;
+    }
+  }
+}
+
+void StateStream::update_next(const Update& update_chunk) {
+  SLUICE_CHECK(next_block_ < blocks_.size());
+  for (bool last = false; !last;) {
+    wait_until([&] {
+      issue_reads();
+      return pending_[static_cast<size_t>(chunks_.front().slot)] == 0;
+    });
+    const Chunk chunk = chunks_.front();
+    SLUICE_CHECK(chunk.block == next_block_);
+    file_.verify(pieces(chunk, IoRequest::Kind::read), *second_queue_);
+    update(chunk, update_chunk);
+    push(pieces(chunk, IoRequest::Kind::write), IoRequest::Kind::write, chunk.slot);
+    chunks_.pop_front();
+    last = chunk.last;
+  }
+  ++next_block_;
+  wait_until([&] {
+    issue_reads();
+    return writes_pending_ == 0;
+  });
+}
+
+void StateStream::update(const Chunk& chunk, const Update& update_chunk) {
+  const StreamedBlock& block = blocks_[chunk.block];
+  std::byte* const memory = memory_ + static_cast<size_t>(chunk.slot) * kSlotBytes;
+  const size_t begin = static_cast<size_t>(chunk.begin), count = static_cast<size_t>(chunk.count);
+  const auto span_of = [&]<class T>(std::span<T> resident, const SectionSpot& spot) -> std::span<T> {
+    if (block.home.*spot.home == Tier::host) return resident.subspan(begin, count);
+    return {reinterpret_cast<T*>(memory + spot.slot_offset), count};
+  };
+  cpu_optim::SplitState state;
+  state.low = span_of(block.resident.low, kStates[0]);
+  state.high = span_of(block.resident.high, kStates[1]);
+  state.m = span_of(block.resident.first_moment, kStates[2]);
+  state.v = span_of(block.resident.second_moment, kStates[3]);
+  const cpu_optim::FloatView gradient =
+      block.home.gradient == Tier::host
+          ? block.gradient.subrange(chunk.begin, chunk.count)
+          : cpu_optim::FloatView(block.gradient.dtype(), memory + kGradientOffset, chunk.count);
+  update_chunk(chunk.begin, state, gradient);
+}
+
+void StateStream::write_gradient(BlockId block, const std::byte* gradient, size_t size_bytes) {
+  const StatePiece piece{.block = block,
+                         .section = Section::gradient,
+                         .slot = 0,
+                         .begin = 0,
+                         .size_bytes = size_bytes,
+                         .data = const_cast<std::byte*>(gradient)};
+  write_now({&piece, 1});
+}
+
+void StateStream::save(BlockId block, const BlockState& resident, int slot) {
+  std::vector<StatePiece> found;
+  const auto add = [&](Section section, auto span) {
+    if (span.empty()) return;
+    found.push_back({.block = block,
+                     .section = section,
+                     .slot = section == Section::frozen ? 0 : slot,
+                     .begin = 0,
+                     .size_bytes = span.size_bytes(),
+                     .data = reinterpret_cast<std::byte*>(span.data())});
+  };
+  add(Section::low, resident.low);
+  add(Section::high, resident.high);
+  add(Section::frozen, resident.frozen);
+  add(Section::first_moment, resident.first_moment);
+  add(Section::second_moment, resident.second_moment);
+  write_now(found);
+}
+
+void StateStream::write_now(std::span<const StatePiece> pieces) {
+  const int outside = static_cast<int>(pending_.size()) - 1;
+  push(pieces, IoRequest::Kind::write, outside);
+  wait_until([&] { return pending_[static_cast<size_t>(outside)] == 0; });
+}
+
+void StateStream::push(std::span<const StatePiece> pieces, IoRequest::Kind kind, int slot) {
+  requests_.clear();
+  if (kind == IoRequest::Kind::read) {
+    file_.read_requests(pieces, requests_);
+  } else {
+    file_.write_requests(pieces, requests_);
+  }
+  for (const IoRequest& request : requests_) {
+    backlog_.push_back({request, slot});
+    ++pending_[static_cast<size_t>(slot)];
+    if (kind == IoRequest::Kind::write) ++writes_pending_;
+    (kind == IoRequest::Kind::read ? read_bytes_ : written_bytes_) += request.size_bytes;
+  }
+  start_transfers();
+}
+
+void StateStream::start_transfers() {
+  while (
+      !backlog_.empty() && !free_tags_.empty() &&
+      (bytes_in_flight_ == 0 || bytes_in_flight_ + backlog_.front().request.size_bytes <= kBytesInFlight)) {
+    Transfer next = backlog_.front();
+    backlog_.pop_front();
+    next.request.tag = free_tags_.back();
+    free_tags_.pop_back();
+    bytes_in_flight_ += next.request.size_bytes;
+    started_[next.request.tag] = next;
+    queue_->start({&next.request, 1});
+  }
+}
+
+void StateStream::take_completions() {
+  for (const IoCompletion& completion : queue_->wait(1)) {
+    const Transfer& ended = started_.at(completion.tag);
+    if (completion.error_number != 0) throw_io_error(ended.request, completion.error_number);
+    bytes_in_flight_ -= ended.request.size_bytes;
+    --pending_[static_cast<size_t>(ended.slot)];
+    if (ended.request.kind == IoRequest::Kind::write) --writes_pending_;
+    free_tags_.push_back(completion.tag);
+  }
+  start_transfers();
+}
+
+template <class Done>
+void StateStream::wait_until(const Done& done) {
+  using Clock = std::chrono::steady_clock;
+  while (!done()) {
+    const Clock::time_point begin = Clock::now();
+    take_completions();
+    waited_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+}
+
+}  // namespace sluice

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cpu_optim/adamw.h"
+#include "engine/memory/tensor_store.h"
+#include "engine/store/state_file.h"
+#include "io/io_queue.h"
+
+namespace sluice {
+
+// What an update streams of one block: where its states are, and which copy on disk is read and which
+// written.
+struct StreamedBlock {
+  BlockId block;
+  BlockHome home;
+  int read_slot = 0;
+  int write_slot = 0;
+  BlockState resident;            // of what is in the host tier
+  cpu_optim::FloatView gradient;  // in the host tier; its dtype counts wherever it is
+};
+
+// States on disk on their way through the update: read, changed, written, in chunks of a fixed number of
+// elements, each in one of a few slots of host memory, with reads of the next chunks and writes of the last
+// ones in flight. So RAM holds a few chunks, however large a block is. Works on the thread that calls it (a
+// lane); errors name the tensor.
+class StateStream {
+ public:
+  // Elements of a chunk: every section of one begins at a checksum block.
+  static constexpr int64_t kChunkElements = int64_t{512} << 10;
+  // low | high | m | v | gradient (fp32 at most)
+  static constexpr size_t kSlotBytes = static_cast<size_t>(kChunkElements) * (2 + 2 + 4 + 4 + 4);
+
+  // `memory` holds slot_count slots.
+  StateStream(StateFile& file, const IoQueueFactory& make_queue, std::byte* memory, int slot_count);
+  ~StateStream();
+
+  // The blocks of the coming update, in its order: while one is updated, the next ones are read.
+  void begin(std::vector<StreamedBlock> blocks);
+  // Called for each chunk in order: elements [begin, begin + state.size()) of the block's logical index.
+  using Update =
+      std::function<void(int64_t begin, const cpu_optim::SplitState& state, cpu_optim::FloatView gradient)>;
+  // The next block of begin(). When it returns, all of it has been written.
+  void update_next(const Update& update);
+
+  // The block's gradient, which lies in memory as its logical index, goes to disk.
+  void write_gradient(BlockId block, const std::byte* gradient, size_t size_bytes);
+  // What is in the host tier of a block goes to its copy `slot` on disk (a generation is being made).
+  void save(BlockId block, const BlockState& resident, int slot);
+
+  size_t read_bytes() const { return read_bytes_; }
+  size_t written_bytes() const { return written_bytes_; }
+  // How long update_next, write_gradient and save waited for the disk, in seconds.
+  double waited_seconds() const { return waited_seconds_; }
+
+ private:
+  struct Chunk {
+    size_t block = 0;  // index into blocks_
+    int64_t begin = 0;
+    int64_t count = 0;
+    int slot = 0;
+    bool last = false;  // of its block
+  };
+  void issue_reads();
+  std::vector<StatePiece> pieces(const Chunk& chunk, IoRequest::Kind kind) const;
+  void update(const Chunk& chunk, const Update& update);
+  void push(std::span<const StatePiece> pieces, IoRequest::Kind kind, int slot);
+  void start_transfers();
+  void take_completions();
+  template <class Done>
+  void wait_until(const Done& done);
+  void write_now(std::span<const StatePiece> pieces);
+
+  // Of `slot`; slot_count stands for transfers straight from the host tier.
+  struct Transfer {
+    IoRequest request;
+    int slot = 0;
+  };
+
+  StateFile& file_;
+  std::unique_ptr<IoQueue> queue_;
+  std::unique_ptr<IoQueue> second_queue_;  // for what is read again while the other is in use
+  std::byte* memory_;
+  std::vector<int> pending_;  // by slot: transfers that have not ended
+  std::vector<StreamedBlock> blocks_;
+  size_t next_block_ = 0;       // of update_next
+  size_t next_read_block_ = 0;  // whose chunks are to be read next
+  int64_t next_read_begin_ = 0;
+  std::deque<Chunk> chunks_;  // read or being read, in order
+  int next_slot_ = 0;
+  int writes_pending_ = 0;
+  std::deque<Transfer> backlog_;   // not started yet
+  std::vector<Transfer> started_;  // by tag
+  std::vector<uint64_t> free_tags_;
+  size_t bytes_in_flight_ = 0;
+  std::vector<IoRequest> requests_;  // scratch
+  size_t read_bytes_ = 0;
+  size_t written_bytes_ = 0;
+  double waited_seconds_ = 0;
+};
+
+}  // namespace sluice
