@@ -9,7 +9,9 @@
 #include <iterator>
 #include <liburing.h>
 #include <map>
+#include <sys/syscall.h>
 #include <thread>
+#include <unistd.h>
 #include <vector>
 
 #include "engine/base/error.h"
@@ -60,9 +62,17 @@ int make_ring(unsigned entry_count, io_uring& ring) {
   return result;
 }
 
+// Makes the ring this thread's. 0 or -errno. (liburing 2.3 declares io_uring_enable_rings, but its library
+// lacks it.)
+int enable_ring(const io_uring& ring) {
+  const long result =
+      ::syscall(SYS_io_uring_register, ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, nullptr, 0);
+  return result < 0 ? -errno : 0;
+}
+
 // What one entry of a ring answers to a read of a few bytes: their count, or -errno.
 int trial_read(io_uring& ring) {
-  int result = io_uring_enable_rings(&ring);
+  int result = enable_ring(ring);
   if (result < 0) return result;
   const File zeros = File::open("/dev/zero");
   std::array<char, 64> bytes{};
@@ -205,7 +215,7 @@ void UringQueue::start(std::span<const IoRequest> requests) {
   user_.check();
   SLUICE_CHECK(requests.size() <= free_.size());
   if (!is_enabled_) {
-    const int result = io_uring_enable_rings(&ring_);
+    const int result = enable_ring(ring_);
     SLUICE_CHECK(result == 0, errno_text(-result));
     is_enabled_ = true;
   }
