@@ -137,7 +137,7 @@ StateLayout Trainer::state_layout(const ModelConfig& config, const TrainerOption
   const DecoderSpec spec = make_decoder_spec(config, options.freeze);
   WalkSpec walk;
   walk.row_gradient_tensors = {spec.embedding};
-  return Engine::state_layout(spec.model, walk, options.compute_dtype);
+  return Engine::state_layout(spec.model, walk, engine_options(options));
 }
 
 Plan Trainer::plan(gpu::Device& device, const ModelConfig& config, const TrainerOptions& options) {

@@ -100,8 +100,8 @@ class Engine final : private LeaseOwner {
   static Plan plan_for(gpu::Device& device, const ModelSpec& model, const WalkSpec& walk,
                        const EngineOptions& options);
 
-  // Where everything would lie in a state file.
-  static StateLayout state_layout(const ModelSpec& model, const WalkSpec& walk, DType compute_dtype);
+  // Where everything lies in a state file; waiting gradients too where there is a disk tier.
+  static StateLayout state_layout(const ModelSpec& model, const WalkSpec& walk, const EngineOptions& options);
 
   // What a lease of the block offers, with addresses that must not be used: for trainers that measure what
   // their ops need before there is a plan.

@@ -187,7 +187,7 @@ PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const Walk
   add_host("embedding rows", fetched_row_bytes(model, walk, options.compute_dtype));
   if (options.disk || options.state_file != nullptr) {
     add_host("windows into the state file", kStateWindows * (StateWindow::kWindowBytes + kChecksumBytes));
-    const StateLayout layout = Engine::state_layout(model, walk, options.compute_dtype);
+    const StateLayout layout = Engine::state_layout(model, walk, options);
     request.fixed_parts.push_back({"states, two generations", Tier::disk, layout.state_bytes(), 0});
     if (options.disk)
       request.fixed_parts.push_back({"waiting gradients", Tier::disk, layout.scratch_bytes(), 0});
@@ -195,9 +195,12 @@ PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const Walk
   return request;
 }
 
-StateLayout Engine::state_layout(const ModelSpec& model, const WalkSpec& walk, DType compute_dtype) {
-  std::vector<std::optional<DType>> gradients;
-  for (const DType dtype : waiting_dtypes(model, walk, compute_dtype)) gradients.emplace_back(dtype);
+StateLayout Engine::state_layout(const ModelSpec& model, const WalkSpec& walk, const EngineOptions& options) {
+  if (!options.disk) return StateLayout(model);
+  std::vector<std::optional<DType>> gradients(model.blocks.size(), options.compute_dtype);
+  for (int block = 0; block < static_cast<int>(gradients.size()); ++block) {
+    if (gets_rows(model, walk, BlockId{block})) gradients[static_cast<size_t>(block)].reset();
+  }
   return StateLayout(model, gradients);
 }
 

@@ -5,6 +5,7 @@
 #include "apps/common/pool.h"
 #include "engine/base/error.h"
 #include "gpu/host/host_ops.h"
+#include "io/make_io_queue.h"
 
 namespace sluice::test {
 
@@ -18,6 +19,8 @@ finetune::TrainerOptions trainer_options(const BatchLimits& limits, const TrialO
           .gradient_shards = options.gradient_shards,
           .recompute = options.recompute,
           .device_limit_bytes = options.device_limit_bytes,
+          .disk = options.disk.has_value(),
+          .spill = options.disk ? options.disk->spill : Spill::automatic,
           .host_parts = {},
           .freeze = options.freeze,
           .adam = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1},
@@ -54,6 +57,48 @@ size_t least_device_bytes(const ModelConfig& config, const BatchLimits& limits, 
   return 0;
 }
 
+TrialStore::TrialStore(const ModelConfig& config, const TrialDisk& disk)
+    : config_(config), disk_(disk), memory_(std::make_shared<MemoryDisk>()) {}
+
+StateLayout TrialStore::layout(const finetune::TrainerOptions& options) const {
+  return Trainer::state_layout(config_, options);
+}
+
+IoQueueFactory TrialStore::queues() const {
+  if (disk_.queue == TrialQueue::memory) {
+    MemoryQueue::Options options{.seed = disk_.seed};
+    options.faults = {{.kind = IoFault::Kind::delay, .delay_seconds = 1e-3, .rate = 0.3},
+                      {.kind = IoFault::Kind::short_transfer, .rate = 0.2}};
+    return [memory = memory_, options] { return std::make_unique<MemoryQueue>(memory, options); };
+  }
+  const IoChoice choice{
+      .engine = disk_.queue == TrialQueue::threads ? IoChoice::Engine::threads : IoChoice::Engine::automatic,
+      .queue = {.thread_count = 2}};
+  return [choice] { return make_io_queue(choice, nullptr); };
+}
+
+void TrialStore::give(finetune::TrainerOptions& options) {
+  options.state_file = file_.get();
+  options.make_queue = queues();
+}
+
+void TrialStore::create(finetune::TrainerOptions& options) {
+  file_.reset();
+  StateFileOptions where{.drives = {}, .manifest_folder = folder_ / "manifest", .identity = {}};
+  for (int drive = 0; drive < disk_.drive_count; ++drive)
+    where.drives.push_back({folder_ / ("drive" + std::to_string(drive)), 1.0 + drive});
+  const std::unique_ptr<IoQueue> queue = queues()();
+  file_ = StateFile::create(where, layout(options), *locks_, {.queue = *queue});
+  give(options);
+}
+
+void TrialStore::open(finetune::TrainerOptions& options) {
+  file_.reset();
+  const std::unique_ptr<IoQueue> queue = queues()();
+  file_ = StateFile::open(folder_ / "manifest", {}, layout(options), *locks_, {.queue = *queue});
+  give(options);
+}
+
 double trial_learning_rate(size_t step) {
   return 1e-2 / static_cast<double>(step + 1);
 }
@@ -74,8 +119,11 @@ TrialResult train(Trainer& trainer, std::span<const Window> windows) {
 TrialResult train(const ModelConfig& config, std::span<const Window> windows, const TrialOptions& options) {
   const HostRuntime runtime = make_host_runtime(options);
   TrialResult result;
+  std::optional<TrialStore> store;
+  finetune::TrainerOptions how = trainer_options(limits_of(windows), options);
+  if (options.disk) store.emplace(config, *options.disk).create(how);
   {
-    Trainer trainer(*runtime.device, *runtime.pool, config, trainer_options(limits_of(windows), options));
+    Trainer trainer(*runtime.device, *runtime.pool, config, how);
     if (options.device_limit_bytes) {
       EXPECT_LE(runtime.device->used_bytes(), *options.device_limit_bytes);
     }

@@ -7,10 +7,22 @@
 
 #include "apps/finetune/trainer.h"
 #include "gpu/host/host_device.h"
+#include "io/memory_queue.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tiny_model.h"
 
 // Runs of the trainer on tiny models: all that must not change a bit is an option.
 namespace sluice::test {
+
+enum class TrialQueue { threads, io_uring, memory };
+
+// Where a trial's state is on disk.
+struct TrialDisk {
+  Spill spill = Spill::everything;
+  int drive_count = 1;
+  TrialQueue queue = TrialQueue::threads;
+  uint64_t seed = 0;  // of the memory queue's order and delays
+};
 
 struct TrialOptions {
   DType compute_dtype = DType::f32;
@@ -24,6 +36,7 @@ struct TrialOptions {
   std::optional<size_t> device_limit_bytes = {};
   std::optional<uint64_t> delay_seed = {};
   std::optional<uint64_t> step_seed = {};
+  std::optional<TrialDisk> disk = {};
 };
 
 finetune::TrainerOptions trainer_options(const finetune::BatchLimits& limits, const TrialOptions& options);
@@ -38,6 +51,29 @@ HostRuntime make_host_runtime(const TrialOptions& options);
 // The number in the error of a limit that is too small.
 size_t least_device_bytes(const ModelConfig& config, const finetune::BatchLimits& limits,
                           const TrialOptions& options);
+
+// The folders, locks and queues of a state on disk, which outlive the trainers that use it one after another.
+class TrialStore {
+ public:
+  TrialStore(const ModelConfig& config, const TrialDisk& disk);
+
+  // A new state file, or the one that is there, put into the options. The file of the last call is closed.
+  void create(finetune::TrainerOptions& options);
+  void open(finetune::TrainerOptions& options);
+  StateFile& file() { return *file_; }
+
+ private:
+  void give(finetune::TrainerOptions& options);
+  IoQueueFactory queues() const;
+  StateLayout layout(const finetune::TrainerOptions& options) const;
+
+  const ModelConfig config_;
+  const TrialDisk disk_;
+  TemporaryFolder folder_;
+  std::shared_ptr<MemoryDisk> memory_;
+  std::unique_ptr<FolderLocks> locks_ = std::make_unique<FolderLocks>();
+  std::unique_ptr<StateFile> file_;
+};
 
 struct TrialResult {
   std::vector<double> losses;
