@@ -17,6 +17,7 @@
 #include "apps/finetune/runtime.h"
 #include "apps/finetune/trainer.h"
 #include "bench/support/matmul_rate.h"
+#include "bench/support/train_workload.h"
 
 namespace sluice::bench {
 namespace {
@@ -25,82 +26,8 @@ using finetune::MicroBatch;
 using finetune::Trainer;
 using finetune::TrainerOptions;
 
-constexpr int64_t kRows = 2;
-constexpr int64_t kRowTokens = 512;
-constexpr int kMicroBatches = 2;
+constexpr Workload kWorkload{};
 constexpr int kTimedSteps = 3;
-
-ModelConfig smollm2(int64_t layers) {
-  ModelConfig config;
-  config.hidden_size = 576;
-  config.intermediate_size = 1536;
-  config.layer_count = layers;
-  config.head_count = 9;
-  config.kv_head_count = 3;
-  config.head_dim = 64;
-  config.vocab_size = 49152;
-  config.max_position_embeddings = 8192;
-  config.rms_norm_eps = 1e-5f;
-  config.rope.theta = 100000;
-  config.tied_embeddings = true;
-  return config;
-}
-
-// A 64-bit mix (splitmix64, Steele et al. 2014): the bench's random numbers are a function of their index.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-// Norm weights 1, others uniform with the standard deviation 0.02 that such models start from.
-void fill_weights(TensorStore& store) {
-  for (size_t tensor = 0; tensor < store.model().tensors.size(); ++tensor) {
-    const TensorSpec& spec = store.model().tensors[tensor];
-    std::vector<float> row(static_cast<size_t>(spec.cols));
-    for (int64_t r = 0; r < spec.rows; ++r) {
-      for (size_t c = 0; c < row.size(); ++c) {
-        const uint64_t bits = mix((uint64_t{tensor} << 40) + static_cast<uint64_t>(r) * row.size() + c);
-        row[c] = spec.rows == 1 ? 1.0f : 0.0693f * (static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f);
-      }
-      store.write_rows(TensorId{static_cast<int32_t>(tensor)}, r, 1, row.data());
-    }
-  }
-}
-
-std::vector<MicroBatch> random_batches(int64_t rows, int64_t row_tokens, int64_t vocab) {
-  std::vector<MicroBatch> batches(kMicroBatches);
-  for (size_t b = 0; b < batches.size(); ++b) {
-    MicroBatch& batch = batches[b];
-    batch.document_offsets.push_back(0);
-    const auto token = [&](int64_t row, int64_t t) {
-      return static_cast<int32_t>(mix(b * 1000003 + static_cast<uint64_t>(row * row_tokens + t)) %
-                                  static_cast<uint64_t>(vocab));
-    };
-    for (int64_t row = 0; row < rows; ++row) {
-      for (int64_t t = 0; t < row_tokens; ++t) {
-        batch.tokens.push_back(token(row, t));
-        batch.positions.push_back(static_cast<int32_t>(t));
-        batch.targets.push_back(t + 1 < row_tokens ? token(row, t + 1) : -1);
-        batch.weights.push_back(1);
-      }
-      batch.document_offsets.push_back(static_cast<int32_t>(batch.tokens.size()));
-      batch.row_sources.push_back("row " + std::to_string(row));
-    }
-  }
-  return batches;
-}
-
-TrainerOptions trainer_options(DType dtype, int64_t rows, int64_t row_tokens) {
-  TrainerOptions options{.compute_dtype = dtype,
-                         .limits = {.micro_batch_count = kMicroBatches,
-                                    .tokens = rows * row_tokens,
-                                    .rows = rows,
-                                    .tokens_per_row = row_tokens}};
-  options.adam = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1};
-  return options;
-}
 
 // The kernels that will be timed against plain loops in double precision: one step of one layer, loss and
 // norm.
@@ -110,9 +37,10 @@ bool verify(DType dtype) {
   double loss[2], norm[2];
   for (const bool reference : {false, true}) {
     finetune::Runtime runtime = finetune::make_runtime({.reference_ops = reference});
-    Trainer trainer(*runtime.device, *runtime.pool, config, trainer_options(dtype, 1, 64));
+    const Workload small{.rows = 1, .row_tokens = 64};
+    Trainer trainer(*runtime.device, *runtime.pool, config, trainer_options(dtype, small));
     fill_weights(trainer.engine().store());
-    const finetune::StepReport report = trainer.step(random_batches(1, 64, config.vocab_size), 1e-4);
+    const finetune::StepReport report = trainer.step(random_batches(small, config.vocab_size), 1e-4);
     loss[reference] = report.loss;
     norm[reference] = report.gradient_norm;
   }
@@ -126,7 +54,7 @@ bool verify(DType dtype) {
 }
 
 double limit_seconds(const ModelConfig& config, DType dtype, Executor& pool) {
-  const int64_t tokens = kRows * kRowTokens;
+  const int64_t tokens = kWorkload.rows * kWorkload.row_tokens;
   const int64_t query = config.head_count * config.head_dim;
   const int64_t key = config.kv_head_count * config.head_dim;
   struct Counted {
@@ -149,7 +77,7 @@ double limit_seconds(const ModelConfig& config, DType dtype, Executor& pool) {
     }
   }
   std::printf("  matmuls alone: %.3f s a micro-batch, %.0f GFLOP/s\n", seconds, flops / seconds * 1e-9);
-  return seconds * kMicroBatches;
+  return seconds * kWorkload.micro_batch_count;
 }
 
 struct Run {
@@ -161,12 +89,12 @@ double measure(const Run& run, const std::string& ratio_name) {
   finetune::Runtime runtime = finetune::make_runtime({});
   const ModelConfig config = smollm2(30);
   const size_t base_bytes = finetune::resident_bytes();
-  TrainerOptions options = trainer_options(run.dtype, kRows, kRowTokens);
+  TrainerOptions options = trainer_options(run.dtype, kWorkload);
   if (run.lean) {
     options.recompute = Recompute::all;
     options.prefetch_distance = 0;
   }
-  const std::vector<MicroBatch> batches = random_batches(kRows, kRowTokens, config.vocab_size);
+  const std::vector<MicroBatch> batches = random_batches(kWorkload, config.vocab_size);
   finetune::PeakMemory peak;
   Trainer trainer(*runtime.device, *runtime.pool, config, options);
   fill_weights(trainer.engine().store());
@@ -194,7 +122,7 @@ double measure(const Run& run, const std::string& ratio_name) {
               static_cast<double>(plan.peak_bytes(Tier::host)) * 1e-9,
               static_cast<double>(peak.bytes()) / planned);
   const double limit = limit_seconds(config, run.dtype, *runtime.pool);
-  const double tokens = static_cast<double>(kRows * kRowTokens * kMicroBatches);
+  const double tokens = static_cast<double>(kWorkload.tokens());
   std::printf("  median step %.3f s, %.0f tokens/s, blocked in acquire %.3f s\n", median, tokens / median,
               report.acquire_blocked_seconds);
   std::printf("ratio %s %.3f\n", ratio_name.c_str(), limit / median);

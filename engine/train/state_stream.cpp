@@ -99,8 +99,8 @@ void StateStream::update_next(const Update& update_chunk) {
   SLUICE_CHECK(next_block_ < blocks_.size());
   for (bool last = false; !last;) {
     wait_until([&] {
-      issue_reads();
-      return pending_[static_cast<size_t>(chunks_.front().slot)] == 0;
+      issue_reads();  // none while all slots are being written
+      return !chunks_.empty() && pending_[static_cast<size_t>(chunks_.front().slot)] == 0;
     });
     const Chunk chunk = chunks_.front();
     SLUICE_CHECK(chunk.block == next_block_);
