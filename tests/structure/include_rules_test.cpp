@@ -49,6 +49,7 @@ const std::vector<Rule>& rules() {
       {"gpu/", {"engine/base/", "gpu/*", "gpu/ops/"}},
       {"gpu/reference/", {"engine/base/", "gpu/*", "gpu/ops/", "gpu/reference/"}},
       {"gpu/host/", {"engine/base/", "gpu/*", "gpu/ops/", "gpu/reference/", "gpu/host/"}},
+      {"gpu/timed/", {"engine/base/", "gpu/*", "gpu/ops/", "gpu/timed/"}},
       {"gpu/cuda/", {"engine/base/", "gpu/*", "gpu/ops/", "gpu/cuda/"}},
       // The engine sees interfaces only.
       {"engine/", {"engine/", "io/*", "cpu_optim/*", "gpu/*", "gpu/ops/"}, {"io/uring_queue.h"}},
@@ -250,6 +251,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"gpu/device.h", "#include \"io/file.h\"", false},
                       Case{"gpu/host/host_device.cpp", "#include \"gpu/cuda/cuda_device.h\"", false},
                       Case{"gpu/host/host_device.cpp", "#include \"gpu/device.h\"", true},
+                      Case{"gpu/timed/timed_device.cpp", "#include \"gpu/op_cost.h\"", true},
+                      Case{"gpu/timed/timed_device.cpp", "#include \"gpu/host/host_device.h\"", false},
+                      Case{"engine/train/step.cpp", "#include \"gpu/timed/timed_device.h\"", false},
                       Case{"gpu/host/linear.cpp", "#include <dnnl.hpp>", true},
                       Case{"gpu/reference/linear.cpp", "#include <dnnl.hpp>", false},
                       Case{"engine/train/step.cpp", "#include \"gpu/cuda/cuda_device.h\"", false},
