@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-constexpr size_t kBytesInFlight = size_t{8} << 20;
+constexpr size_t kBytesInFlight = size_t{16} << 20;
 
 struct SectionSpot {
   Section section;
