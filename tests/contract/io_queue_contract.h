@@ -23,12 +23,15 @@
 #include "io/file.h"
 #include "io/io_queue.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/random_bytes.h"
 #include "tests/support/temporary_folder.h"
 
 // The suite that every IoQueue passes. An implementation adds one instantiation:
 //   INSTANTIATE_TEST_SUITE_P(Threads, IoQueueContract, testing::Values(QueueCase{...}), queue_case_name);
 // What is in a file is only asked of the queue: it may keep the contents elsewhere.
 namespace sluice {
+
+using test::fill_randomly;
 
 struct QueueCase {
   std::string name;
@@ -78,11 +81,6 @@ class IoQueueContract : public testing::TestWithParam<QueueCase> {
 
   const test::TemporaryFolder folder_;
 };
-
-inline void fill_randomly(std::span<std::byte> bytes, uint32_t seed) {
-  std::minstd_rand random(seed + 1);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() >> 8);
-}
 
 TEST_P(IoQueueContract, BeginsEmpty) {
   const auto queue = make({.capacity = 7});
