@@ -197,9 +197,8 @@ std::string StripedFile::place(const IoRequest& request) const {
 void StripedFile::sync() {
   for (const File& file : files_) {
     if (::fdatasync(file.descriptor()) != 0) throw_file_error("sync", file.path(), errno);
-    // Clean now, so they go; a file without pages in the cache has nothing to drop. Advice: a failure costs
-    // RAM.
-    if (buffered()) ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
+    // Pages in the cache are clean now, so they go. A direct file has some where somebody else read it.
+    ::posix_fadvise(file.descriptor(), 0, 0, POSIX_FADV_DONTNEED);
   }
 }
 

@@ -51,8 +51,8 @@ class StripedFile {
                     std::vector<IoRequest>& requests) const;
   // What lies behind a request, for messages: "PATH at offset N".
   std::string place(const IoRequest& request) const;
-  // fdatasync of every file; throws Error(runtime or resource). After that error nothing written since the
-  // last sync may be trusted, and a second sync proves nothing.
+  // fdatasync of every file, and out of the page cache with it; throws Error(runtime or resource). After that
+  // error nothing written since the last sync may be trusted, and a second sync proves nothing.
   void sync();
   // Removes the files' names (the contents stay until the last descriptor is closed).
   void unlink();
