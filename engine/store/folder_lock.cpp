@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <string>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/base/error.h"
@@ -47,11 +48,15 @@ File locked_file(const std::filesystem::path& folder) {
 
 }  // namespace
 
-FolderLock::FolderLock(const std::filesystem::path& folder) : folder_(folder), file_(locked_file(folder)) {}
+FolderLock::FolderLock(const std::filesystem::path& folder) : folder_(folder), file_(locked_file(folder)) {
+  struct stat info {};
+  if (::fstat(file_.descriptor(), &info) != 0) throw_file_error("examine", file_.path(), errno);
+  identity_ = {info.st_dev, info.st_ino};
+}
 
 bool FolderLock::holds(const std::filesystem::path& folder) const {
-  std::error_code ignored;  // a folder that is not there is another one
-  return std::filesystem::equivalent(folder_, folder, ignored);
+  struct stat info {};
+  return ::lstat((folder / "lock").c_str(), &info) == 0 && identity_ == std::pair(info.st_dev, info.st_ino);
 }
 
 void FolderLocks::lock(const std::filesystem::path& folder) {

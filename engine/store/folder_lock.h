@@ -1,6 +1,8 @@
 #pragma once
 
 #include <filesystem>
+#include <sys/types.h>
+#include <utility>
 #include <vector>
 
 #include "io/file.h"
@@ -16,12 +18,13 @@ class FolderLock {
   explicit FolderLock(const std::filesystem::path& folder);
 
   const std::filesystem::path& folder() const { return folder_; }
-  // Whether `folder` is the same by device and inode.
+  // Whether `folder` is the same one, under whatever name.
   bool holds(const std::filesystem::path& folder) const;
 
  private:
   std::filesystem::path folder_;
   File file_;
+  std::pair<dev_t, ino_t> identity_;  // of the lock file
 };
 
 // The folders that one process uses, each locked once however many stores of this process lie in it. Must

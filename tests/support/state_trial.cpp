@@ -39,6 +39,7 @@ ModelSpec model_of_edges() {
 
 std::vector<std::byte> contents(const StateLayout& layout, BlockId block, Section section, uint64_t step) {
   std::vector<std::byte> bytes(layout.section_bytes(block, section));
+  if (section == Section::frozen) step = 0;
   uint64_t state = step * 1000003 + static_cast<uint64_t>(block.value) * 101 + static_cast<uint64_t>(section);
   for (std::byte& byte : bytes) {
     state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX generator

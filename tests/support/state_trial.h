@@ -22,7 +22,7 @@ ModelSpec model_of_sizes(std::span<const BlockSize> sizes);
 // tail.
 ModelSpec model_of_edges();
 
-// What the state of `step` has in a section.
+// What the state of `step` has in a section; frozen ones always the same.
 std::vector<std::byte> contents(const StateLayout& layout, BlockId block, Section section, uint64_t step);
 // All of a section as one piece of memory of its own.
 struct OwnPiece {
