@@ -85,6 +85,7 @@ EngineOptions engine_options(const TrainerOptions& options) {
           .host_limit_bytes = options.host_limit_bytes,
           .disk = options.disk,
           .spill = options.spill,
+          .layer_inputs = options.layer_inputs,
           .training = true,
           .optimizer = {.groups = {decayed, plain}, .max_gradient_norm = options.max_gradient_norm},
           .state_file = options.state_file,
@@ -135,8 +136,12 @@ std::string row_of(const MicroBatch& batch, size_t token) {
 
 StateLayout Trainer::state_layout(const ModelConfig& config, const TrainerOptions& options) {
   const DecoderSpec spec = make_decoder_spec(config, options.freeze);
+  const Decoder decoder(config, options.compute_dtype);
   WalkSpec walk;
   walk.row_gradient_tensors = {spec.embedding};
+  walk.micro_batch_count = options.limits.micro_batch_count;
+  const TapeLayerNeeds layer{.boundary_bytes = activation_bytes(decoder, options.limits)};
+  walk.tape.assign(spec.layers.size() + 1, layer);
   return Engine::state_layout(spec.model, walk, engine_options(options));
 }
 

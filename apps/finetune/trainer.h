@@ -25,6 +25,7 @@ struct TrainerOptions {
   std::optional<size_t> host_limit_bytes;
   bool disk = false;  // what the host limit leaves no room for lives on disk
   Spill spill = Spill::automatic;
+  LayerInputs layer_inputs = LayerInputs::automatic;
   StateFile* state_file = nullptr;  // of Trainer::state_layout; outlives the trainer. Null: nothing on disk
   IoQueueFactory make_queue;
   std::vector<PlanPart> host_parts;  // what the process holds besides, shown in the plan

@@ -69,6 +69,14 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
   prefetcher_ =
       std::make_unique<Prefetcher>(plan_, *store_, *mover_, options_.compute_dtype,
                                    device_part(plan_part::kLanding), reader_.get(), staging_->data());
+  if (plan_.boundary_tier != Tier::device) {
+    input_store_ = std::make_unique<HostArena>(
+        host_budget_, device, plan_.part(plan_part::kBoundaryStore).size_bytes, plan_part::kBoundaryStore);
+    input_offload_ = std::make_unique<InputOffload>(
+        plan_, device, *mover_, *compute_,
+        InputOffload::Memory{device_part(plan_part::kBoundaries), input_store_->data()}, file,
+        options_.make_queue);
+  }
   slot_free_.resize(static_cast<size_t>(plan_.ring_slot_count) + plan_.kept_slot_offsets.size());
   lease_counts_.resize(slot_free_.size());
   gradient_ring_ = SlotRing(device_part(plan_part::kGradients),
@@ -173,12 +181,19 @@ Lease Engine::acquire(BlockId block) {
     prepare(block, prepared, landed.data);
     prefetcher_->release(landed.slot, compute_->record());
   }
-  ++next_access_;
+  if (input_offload_ && access.access.tape_layer >= 0) {
+    if (access.access.phase == Phase::forward) input_offload_->begin_forward(access.access.tape_layer);
+    if (access.access.phase == Phase::backward) input_offload_->begin_backward(access.access.tape_layer);
+  }
   ++lease_counts_[static_cast<size_t>(slot)];
-  return Lease(*this, slot, *compute_, std::move(prepared));
+  return Lease(*this, next_access_++, *compute_, std::move(prepared));
 }
 
-void Engine::release(int slot, gpu::Event last_use) {
+void Engine::release(int access, gpu::Event last_use) {
+  const PlannedAccess& planned = plan_.accesses.at(static_cast<size_t>(access));
+  const int slot = slot_id(planned);
+  if (input_offload_ && planned.access.tape_layer >= 0 && planned.access.phase == Phase::forward)
+    input_offload_->end_forward(planned.access.tape_layer);
   --lease_counts_.at(static_cast<size_t>(slot));
   // A kept block may have been leased on another stream before: what is prepared here next comes after both.
   if (slot_free(slot)) compute_->wait(*slot_free(slot));

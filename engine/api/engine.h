@@ -16,6 +16,7 @@
 #include "engine/schedule/prefetcher.h"
 #include "engine/store/state_file.h"
 #include "engine/store/state_window.h"
+#include "engine/train/input_offload.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/shards.h"
 #include "engine/train/tape.h"
@@ -34,8 +35,9 @@ struct EngineOptions {
   Recompute recompute = Recompute::automatic;
   std::optional<size_t> device_limit_bytes;
   std::optional<size_t> host_limit_bytes;
-  bool disk = false;           // what the host limit leaves no room for lives on disk
+  bool disk = false;  // what the host limit leaves no room for lives on disk
   Spill spill = Spill::automatic;
+  LayerInputs layer_inputs = LayerInputs::automatic;
   bool training = false;       // states and gradients are kept; begin_update follows each walk
   OptimizerOptions optimizer;  // training only
   // Of the model's Engine::state_layout; null: nothing is on disk, and nothing can be saved. Both outlive the
@@ -181,7 +183,7 @@ class Engine final : private LeaseOwner {
   int64_t applied_steps() const { return optimizer_ ? optimizer_->applied_steps() : 0; }
 
  private:
-  void release(int slot, gpu::Event last_use) override;
+  void release(int access, gpu::Event last_use) override;
   std::byte* slot_memory(const PlannedAccess& access) const;
   std::optional<gpu::Event>& slot_free(int slot);
   int slot_id(const PlannedAccess& access) const;
@@ -215,6 +217,8 @@ class Engine final : private LeaseOwner {
   std::unique_ptr<DiskReader> reader_;
   std::unique_ptr<Mover> mover_;
   std::unique_ptr<Prefetcher> prefetcher_;
+  std::unique_ptr<HostArena> input_store_;
+  std::unique_ptr<InputOffload> input_offload_;  // where layer inputs leave the device
 
   std::vector<std::optional<gpu::Event>> slot_free_;  // ring slots, then kept slots
   std::vector<int> lease_counts_;                     // of the same slots, now

@@ -155,6 +155,7 @@ PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const Walk
       .host_limit_bytes = options.host_limit_bytes,
       .disk = options.disk,
       .spill = options.spill,
+      .layer_inputs = options.layer_inputs,
       .update_slot_bytes = StateStream::kSlotBytes};
   std::set<BlockId> visited;
   for (const Access& access : walk.accesses) visited.insert(access.block);
@@ -201,7 +202,12 @@ StateLayout Engine::state_layout(const ModelSpec& model, const WalkSpec& walk, c
   for (int block = 0; block < static_cast<int>(gradients.size()); ++block) {
     if (gets_rows(model, walk, BlockId{block})) gradients[static_cast<size_t>(block)].reset();
   }
-  return StateLayout(model, gradients);
+  std::vector<size_t> inputs;
+  for (const TapeLayerNeeds& layer : walk.tape) {
+    inputs.push_back(round_up(layer.boundary_bytes, PlanRequest{}.alignment_bytes) *
+                     static_cast<size_t>(walk.micro_batch_count));
+  }
+  return StateLayout(model, gradients, inputs);
 }
 
 Plan Engine::plan_for(gpu::Device& device, const ModelSpec& model, const WalkSpec& walk,

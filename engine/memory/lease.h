@@ -39,8 +39,8 @@ struct PreparedBlock {
 class LeaseOwner {
  public:
   virtual ~LeaseOwner() = default;
-  // `last_use` is recorded after the last op that was submitted under the lease.
-  virtual void release(int slot, gpu::Event last_use) = 0;
+  // `last_use` is recorded after the last op that was submitted under the lease of the walk's access.
+  virtual void release(int access, gpu::Event last_use) = 0;
 };
 
 // The only way to touch a block's weights: a move-only pin. Ops under it go to its stream; the destructor
@@ -48,16 +48,16 @@ class LeaseOwner {
 // the engine.
 class Lease {
  public:
-  Lease(LeaseOwner& owner, int slot, gpu::Stream& stream, PreparedBlock block)
-      : owner_(&owner), slot_(slot), stream_(&stream), block_(std::move(block)) {}
+  Lease(LeaseOwner& owner, int access, gpu::Stream& stream, PreparedBlock block)
+      : owner_(&owner), access_(access), stream_(&stream), block_(std::move(block)) {}
   Lease(Lease&& other) noexcept
       : owner_(std::exchange(other.owner_, nullptr)),
-        slot_(other.slot_),
+        access_(other.access_),
         stream_(other.stream_),
         block_(std::move(other.block_)) {}
   Lease& operator=(Lease&&) = delete;
   ~Lease() {
-    if (owner_ != nullptr) owner_->release(slot_, stream_->record());
+    if (owner_ != nullptr) owner_->release(access_, stream_->record());
   }
 
   // Hands the lease to another stream: records on the old one, waits on the new one.
@@ -71,7 +71,7 @@ class Lease {
 
  private:
   LeaseOwner* owner_;
-  int slot_;
+  int access_;
   gpu::Stream* stream_;
   PreparedBlock block_;
 };

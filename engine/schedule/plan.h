@@ -51,9 +51,12 @@ struct TapeLayerNeeds {
 
 enum class Recompute { automatic, none, all };
 
-// What lives on disk at least, whatever RAM there is: the moments of all blocks, their waiting gradients too, or
-// weights as well.
+// What lives on disk at least, whatever RAM there is: the moments of all blocks, their waiting gradients too,
+// or weights as well.
 enum class Spill { automatic, moments, gradients, everything };
+
+// The tier that layer inputs leave the device for until backward comes to them; device: they stay.
+enum class LayerInputs { automatic, device, host, disk };
 
 struct PlanRequest {
   std::vector<BlockNeeds> blocks;
@@ -71,8 +74,9 @@ struct PlanRequest {
   Recompute recompute = Recompute::automatic;
   std::optional<size_t> device_limit_bytes;
   std::optional<size_t> host_limit_bytes;
-  bool disk = false;             // blocks may live on disk
+  bool disk = false;  // blocks may live on disk
   Spill spill = Spill::automatic;
+  LayerInputs layer_inputs = LayerInputs::automatic;
   size_t update_slot_bytes = 0;  // a chunk's states and gradient on their way through the update
   size_t alignment_bytes = 4096;
 };
@@ -107,12 +111,19 @@ struct Plan {
   int update_slot_count = 0;
   size_t gradient_staging_slot_bytes = 0;  // host: a block's gradient on its way to disk
   int gradient_staging_slot_count = 0;
-  size_t copy_in_bytes_per_walk = 0;   // weights, in the steady state
-  size_t copy_out_bytes_per_walk = 0;  // gradients
+  size_t copy_in_bytes_per_walk = 0;     // weights, in the steady state
+  size_t copy_out_bytes_per_walk = 0;    // gradients
+  size_t input_copy_bytes_per_walk = 0;  // layer inputs, as much again each way
   size_t disk_read_bytes_per_walk = 0;
   size_t disk_write_bytes_per_walk = 0;
   std::vector<size_t> saved_offsets;  // by tape layer, within part "kept activations"; recomputed ones unused
-  std::vector<size_t> boundary_offsets;
+  std::vector<size_t> boundary_offsets;  // likewise within "layer inputs"
+  // Where layer inputs leave the device, they pass through this many slots there: layer l has slot l modulo
+  // the count. The last ones stay. Those on disk pass through staging slots of the host tier, too.
+  Tier boundary_tier = Tier::device;
+  int boundary_slot_count = 0;
+  size_t boundary_slot_bytes = 0;  // all micro-batches of a layer
+  int boundary_staging_count = 0;
 
   size_t peak_bytes(Tier tier) const;
   const PlanPart& part(std::string_view name) const;
@@ -128,6 +139,7 @@ inline constexpr std::string_view kKept = "kept weights";
 inline constexpr std::string_view kGradients = "gradients";
 inline constexpr std::string_view kGradientCopies = "gradients on their way out";
 inline constexpr std::string_view kBoundaries = "layer inputs";
+inline constexpr std::string_view kBoundaryStore = "layer inputs that left the device";
 inline constexpr std::string_view kSaved = "kept activations";
 inline constexpr std::string_view kRecomputed = "recomputed activations";
 inline constexpr std::string_view kWorkspace = "workspace";

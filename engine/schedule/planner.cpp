@@ -13,6 +13,7 @@ struct Choice {
   int kept_blocks = 0;
   int recomputed_layers = 0;  // the first ones
   int prefetch_distance = 0;
+  bool inputs_leave = false;  // layer inputs leave the device
 };
 
 // What a plan may still choose about the host tier: how many blocks, the last ones first, have what on disk.
@@ -22,7 +23,11 @@ struct HostChoice {
   int weights_on_disk = 0;
   int read_ahead = 0;
   int update_slots = 0;
+  bool inputs_on_disk = false;  // those that leave
 };
+// One is used, one is made or was just used, one is leaving or coming back.
+constexpr int kBoundarySlots = 3;
+constexpr int kBoundaryStagingSlots = 2;
 constexpr int kReadAhead = 2;
 constexpr int kUpdateSlots = 8;
 constexpr int kLeastUpdateSlots = 3;  // one is read, one updated, one written
@@ -190,7 +195,10 @@ class Builder {
     for (size_t layer = 0; layer < request_.tape.size(); ++layer) {
       plan_.boundary_offsets.push_back(boundary_bytes);
       plan_.saved_offsets.push_back(kept_bytes);
-      boundary_bytes += round_up(request_.tape[layer].boundary_bytes, request_.alignment_bytes) * count;
+      const size_t input_bytes =
+          round_up(request_.tape[layer].boundary_bytes, request_.alignment_bytes) * count;
+      boundary_bytes += input_bytes;
+      plan_.boundary_slot_bytes = std::max(plan_.boundary_slot_bytes, input_bytes);
       const size_t saved_bytes = round_up(request_.tape[layer].saved_bytes, request_.alignment_bytes);
       if (plan_.recomputed[layer]) {
         recomputed_bytes = std::max(recomputed_bytes, saved_bytes);
@@ -198,9 +206,31 @@ class Builder {
         kept_bytes += saved_bytes * count;
       }
     }
+    if (choice_.inputs_leave) boundary_bytes = send_inputs_away();
     add(plan_part::kBoundaries, Tier::device, boundary_bytes);
     add(plan_part::kSaved, Tier::device, kept_bytes);
     add(plan_part::kRecomputed, Tier::device, recomputed_bytes);
+  }
+
+  // Returns what is left of them on the device.
+  size_t send_inputs_away() {
+    const size_t layers = request_.tape.size();
+    const size_t slot_bytes = plan_.boundary_slot_bytes;
+    for (size_t layer = 0; layer < layers; ++layer)
+      plan_.boundary_offsets[layer] = layer % kBoundarySlots * slot_bytes;
+    plan_.boundary_tier = host_choice_.inputs_on_disk ? Tier::disk : Tier::host;
+    plan_.boundary_slot_count = kBoundarySlots;
+    const size_t leaving = layers - kBoundarySlots;
+    if (plan_.boundary_tier == Tier::disk) {
+      plan_.boundary_staging_count = kBoundaryStagingSlots;
+      plan_.disk_read_bytes_per_walk += leaving * slot_bytes;
+      plan_.disk_write_bytes_per_walk += leaving * slot_bytes;
+      add(plan_part::kBoundaryStore, Tier::host, kBoundaryStagingSlots * slot_bytes);
+    } else {
+      add(plan_part::kBoundaryStore, Tier::host, leaving * slot_bytes);
+    }
+    plan_.input_copy_bytes_per_walk = leaving * slot_bytes;
+    return kBoundarySlots * slot_bytes;
   }
 
   // What stays in the host tier of each kind, and the traffic of what does not.
@@ -263,6 +293,10 @@ class Builder {
   bool streams_ = false;        // an update has something on disk
 };
 
+bool inputs_may_leave(const PlanRequest& request) {
+  return request.layer_inputs != LayerInputs::device && request.tape.size() > kBoundarySlots;
+}
+
 // What may be given up, in the order in which it is: everything kept first, the least last.
 std::vector<Choice> choices(const PlanRequest& request) {
   const int layers = static_cast<int>(request.tape.size());
@@ -270,7 +304,8 @@ std::vector<Choice> choices(const PlanRequest& request) {
   const int most_recomputed = request.recompute == Recompute::none ? 0 : layers;
   Choice choice{.kept_blocks = static_cast<int>(Builder::recurring_blocks(request).size()),
                 .recomputed_layers = fewest_recomputed,
-                .prefetch_distance = request.prefetch_distance};
+                .prefetch_distance = request.prefetch_distance,
+                .inputs_leave = inputs_may_leave(request) && request.layer_inputs >= LayerInputs::host};
   std::vector<Choice> list{choice};
   while (choice.kept_blocks > 0) {
     --choice.kept_blocks;
@@ -278,6 +313,10 @@ std::vector<Choice> choices(const PlanRequest& request) {
   }
   while (choice.recomputed_layers < most_recomputed) {
     ++choice.recomputed_layers;
+    list.push_back(choice);
+  }
+  if (inputs_may_leave(request) && !choice.inputs_leave) {
+    choice.inputs_leave = true;
     list.push_back(choice);
   }
   while (choice.prefetch_distance > 0) {
@@ -294,7 +333,9 @@ size_t spillable_count(const PlanRequest& request, size_t (*bytes)(const BlockNe
 
 // Everything in the host tier first, the least last.
 std::vector<HostChoice> host_choices(const PlanRequest& request) {
-  HostChoice choice{.read_ahead = kReadAhead, .update_slots = kUpdateSlots};
+  HostChoice choice{.read_ahead = kReadAhead,
+                    .update_slots = kUpdateSlots,
+                    .inputs_on_disk = request.disk && request.layer_inputs == LayerInputs::disk};
   std::vector<HostChoice> list{choice};
   if (!request.disk) return list;
   const auto move = [&](int HostChoice::*count, size_t (*bytes)(const BlockNeeds&)) {
@@ -310,6 +351,10 @@ std::vector<HostChoice> host_choices(const PlanRequest& request) {
   at_least(Spill::moments);
   move(&HostChoice::gradients_on_disk, spillable_gradient);
   at_least(Spill::gradients);
+  if (request.layer_inputs == LayerInputs::automatic) {
+    choice.inputs_on_disk = true;
+    list.push_back(choice);
+  }
   move(&HostChoice::weights_on_disk, spillable_weights);
   at_least(Spill::everything);
   while (choice.update_slots > kLeastUpdateSlots) {
@@ -321,6 +366,15 @@ std::vector<HostChoice> host_choices(const PlanRequest& request) {
     list.push_back(choice);
   }
   return list;
+}
+
+bool fits(const Plan& plan, Tier tier, const std::optional<size_t>& limit) {
+  return !limit || plan.peak_bytes(tier) <= *limit;
+}
+
+// All of a choice that the host tier's bytes depend on.
+int host_key(const Choice& choice) {
+  return 2 * choice.prefetch_distance + (choice.inputs_leave ? 1 : 0);
 }
 
 }  // namespace
@@ -352,10 +406,16 @@ size_t least_device_bytes(const PlanRequest& request) {
 }
 
 size_t least_host_bytes(const PlanRequest& request) {
-  const Choice least_choice = choices(request).back();  // which fetches the least ahead
   size_t least = SIZE_MAX;
-  for (const HostChoice& host_choice : host_choices(request))
-    least = std::min(least, Builder(request, least_choice, host_choice).build().peak_bytes(Tier::host));
+  int seen = -1;
+  for (const Choice& choice : choices(request)) {
+    if (host_key(choice) == seen ||
+        !fits(Builder(request, choice).build(), Tier::device, request.device_limit_bytes))
+      continue;
+    seen = host_key(choice);
+    for (const HostChoice& host_choice : host_choices(request))
+      least = std::min(least, Builder(request, choice, host_choice).build().peak_bytes(Tier::host));
+  }
   return least;
 }
 
@@ -373,16 +433,13 @@ namespace {
 
 Plan make_plan(const PlanRequest& request) {
   SLUICE_CHECK(request.concurrent_leases >= 1 && request.prefetch_distance >= 0);
-  const auto fits = [](const Plan& plan, Tier tier, const std::optional<size_t>& limit) {
-    return !limit || plan.peak_bytes(tier) <= *limit;
-  };
   bool device_fits = false;
-  int failed_distance = -1;  // all that the host tier's bytes depend on
+  int failed = -1;
   for (const Choice& choice : choices(request)) {
-    if (choice.prefetch_distance == failed_distance) continue;
+    if (host_key(choice) == failed) continue;
     if (!fits(Builder(request, choice).build(), Tier::device, request.device_limit_bytes)) continue;
     device_fits = true;
-    failed_distance = choice.prefetch_distance;
+    failed = host_key(choice);
     for (const HostChoice& host_choice : host_choices(request)) {
       Plan plan = Builder(request, choice, host_choice).build();
       if (fits(plan, Tier::host, request.host_limit_bytes)) return plan;

@@ -65,8 +65,7 @@ uint64_t StateFile::checksum_of(const std::byte* data, size_t size_bytes) {
 
 std::span<uint64_t> StateFile::checksums(BlockId block, Section section, int slot) {
   if (section == Section::frozen) slot = 0;  // the one place of both
-  auto& values =
-      section == Section::gradient ? scratch_checksums_ : state_checksums_.at(static_cast<size_t>(slot));
+  auto& values = is_scratch(section) ? scratch_checksums_ : state_checksums_.at(static_cast<size_t>(slot));
   return std::span(values).subspan(layout_.checksum_begin(block, section),
                                    layout_.checksum_count(block, section));
 }

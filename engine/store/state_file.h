@@ -144,9 +144,7 @@ class StateFile {
   Manifest new_manifest() const;
   void make_durable(const Manifest& manifest);
   void check(const StatePiece& piece) const;
-  const StripedFile& file(Section section) const {
-    return section == Section::gradient ? *scratch_ : *state_;
-  }
+  const StripedFile& file(Section section) const { return is_scratch(section) ? *scratch_ : *state_; }
   void add_requests(IoRequest::Kind kind, const StatePiece& piece, uint64_t tag,
                     std::vector<IoRequest>& requests) const;
   // With the padding behind it, which is zero on disk. Never 0, which stands for "nobody knows".

@@ -144,7 +144,7 @@ std::vector<StripedFile::Part> StateFile::parts(const std::string& file_name) co
 // Gradients need no name: nobody else reads them, and a process that dies leaves nothing behind.
 bool StateFile::make_scratch(const LongTransfer& transfer, uint64_t done_bytes) {
   if (layout_.scratch_bytes() == 0) return true;
-  const std::vector<StripedFile::Part> scratch = parts("gradients-" + store_id_ + ".slab");
+  const std::vector<StripedFile::Part> scratch = parts("scratch-" + store_id_ + ".slab");
   for (const StripedFile::Part& part : scratch) {
     std::error_code
         ignored;  // of a process that died before it came to unlink(); create() refuses what stays
@@ -153,7 +153,7 @@ bool StateFile::make_scratch(const LongTransfer& transfer, uint64_t done_bytes) 
   scratch_ = StripedFile::create(scratch, layout_.scratch_bytes());
   scratch_->unlink();
   if (!write_zeros(*scratch_, transfer, done_bytes, done_bytes + layout_.scratch_bytes())) return false;
-  know_zeros(std::array{Section::gradient}, 1);
+  know_zeros(kScratchSections, 1);
   return true;
 }
 

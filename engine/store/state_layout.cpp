@@ -38,6 +38,8 @@ size_t element_bytes(Section section, size_t section_bytes, int64_t elements) {
     case Section::first_moment:
     case Section::second_moment:
       return 4;
+    case Section::layer_input:
+      return 1;
     case Section::gradient:
       return section_bytes / static_cast<size_t>(elements);
   }
@@ -76,13 +78,17 @@ std::string_view name(Section section) {
       return "second moments";
     case Section::gradient:
       return "gradients";
+    case Section::layer_input:
+      return "layer inputs";
   }
   return "?";
 }
 
-StateLayout::StateLayout(ModelSpec model, std::span<const std::optional<DType>> gradient_dtypes)
+StateLayout::StateLayout(ModelSpec model, std::span<const std::optional<DType>> gradient_dtypes,
+                         std::span<const size_t> layer_input_bytes)
     : model_(std::move(model)), blocks_(model_.blocks.size()) {
   SLUICE_CHECK(gradient_dtypes.empty() || gradient_dtypes.size() == blocks_.size());
+  SLUICE_CHECK(layer_input_bytes.size() <= blocks_.size());
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const BlockLayout layout(model_, BlockId{static_cast<int32_t>(i)});
     const auto elements = static_cast<size_t>(layout.logical_elements());
@@ -96,9 +102,10 @@ StateLayout::StateLayout(ModelSpec model, std::span<const std::optional<DType>> 
     set(Section::second_moment, elements * 4);
     if (!gradient_dtypes.empty() && gradient_dtypes[i])
       set(Section::gradient, elements * size_bytes(*gradient_dtypes[i]));
+    if (i < layer_input_bytes.size()) set(Section::layer_input, layer_input_bytes[i]);
   }
   place_state();
-  place_gradients();
+  place_scratch();
 }
 
 void StateLayout::place_state() {
@@ -124,19 +131,21 @@ void StateLayout::place_state() {
   }
 }
 
-void StateLayout::place_gradients() {
+void StateLayout::place_scratch() {
   Shelf shelf;
   for (Block& block : blocks_) {
-    Entry& entry = block[static_cast<size_t>(Section::gradient)];
-    entry.offsets[0] = shelf.place(entry.size_bytes);
-    entry.checksum_begin = scratch_checksums_;
-    scratch_checksums_ += divide_up(entry.size_bytes, kChecksumBytes);
+    for (const Section section : kScratchSections) {
+      Entry& entry = block[static_cast<size_t>(section)];
+      entry.offsets[0] = shelf.place(entry.size_bytes);
+      entry.checksum_begin = scratch_checksums_;
+      scratch_checksums_ += divide_up(entry.size_bytes, kChecksumBytes);
+    }
   }
   scratch_bytes_ = scratch_checksums_ == 0 ? 0 : shelf.size_bytes();
 }
 
 uint64_t StateLayout::offset(BlockId block, Section section, int slot) const {
-  SLUICE_CHECK(0 <= slot && slot < (section == Section::gradient ? 1 : kSlotCount));
+  SLUICE_CHECK(0 <= slot && slot < (is_scratch(section) ? 1 : kSlotCount));
   return entry(block, section).offsets[static_cast<size_t>(slot)];
 }
 
@@ -165,6 +174,7 @@ uint64_t StateLayout::fingerprint() const {
 }
 
 std::string StateLayout::describe(BlockId block, Section section, size_t begin, size_t end) const {
+  if (section == Section::layer_input) return "the input of tape layer " + std::to_string(block.value);
   const BlockLayout layout(model_, block);
   const size_t element =
       element_bytes(section, section_bytes(block, section), std::max<int64_t>(1, layout.logical_elements()));

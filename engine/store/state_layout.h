@@ -15,11 +15,15 @@
 namespace sluice {
 
 // What of a block lies together on disk: the halves and the frozen parts as BlockLayout lays out weights,
-// fp32 moments. Frozen parts never change: both slots are one place. `gradient` waits for its update and
-// belongs to no generation.
-enum class Section : uint8_t { low, high, frozen, first_moment, second_moment, gradient };
+// fp32 moments. Frozen parts never change: both slots are one place. `gradient` waits for its update,
+// `layer_input` for backward; both belong to no generation.
+enum class Section : uint8_t { low, high, frozen, first_moment, second_moment, gradient, layer_input };
 inline constexpr std::array kPersistedSections = {Section::low, Section::high, Section::frozen,
                                                   Section::first_moment, Section::second_moment};
+inline constexpr std::array kScratchSections = {Section::gradient, Section::layer_input};
+constexpr bool is_scratch(Section section) {
+  return section == Section::gradient || section == Section::layer_input;
+}
 std::string_view name(Section section);
 
 // Bytes under one checksum; sections are cut into such blocks from their beginning on.
@@ -34,7 +38,9 @@ inline constexpr int kSlotCount = 2;
 class StateLayout {
  public:
   // `gradient_dtypes`: one a block, nullopt where the gradient waits in RAM; empty for no gradients on disk.
-  explicit StateLayout(ModelSpec model, std::span<const std::optional<DType>> gradient_dtypes = {});
+  // `layer_input_bytes`: of each tape layer, at most as many as there are blocks: BlockId counts them here.
+  explicit StateLayout(ModelSpec model, std::span<const std::optional<DType>> gradient_dtypes = {},
+                       std::span<const size_t> layer_input_bytes = {});
 
   const ModelSpec& model() const { return model_; }
   int block_count() const { return static_cast<int>(blocks_.size()); }
@@ -62,13 +68,13 @@ class StateLayout {
     std::array<uint64_t, kSlotCount> offsets = {};
     size_t checksum_begin = 0;
   };
-  using Block = std::array<Entry, kPersistedSections.size() + 1>;
+  using Block = std::array<Entry, kPersistedSections.size() + kScratchSections.size()>;
 
   const Entry& entry(BlockId block, Section section) const {
     return blocks_.at(static_cast<size_t>(block.value)).at(static_cast<size_t>(section));
   }
   void place_state();
-  void place_gradients();
+  void place_scratch();
 
   ModelSpec model_;
   std::vector<Block> blocks_;

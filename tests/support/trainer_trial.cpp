@@ -21,6 +21,7 @@ finetune::TrainerOptions trainer_options(const BatchLimits& limits, const TrialO
           .device_limit_bytes = options.device_limit_bytes,
           .disk = options.disk.has_value(),
           .spill = options.disk ? options.disk->spill : Spill::automatic,
+          .layer_inputs = options.disk ? options.disk->layer_inputs : options.layer_inputs,
           .host_parts = {},
           .freeze = options.freeze,
           .adam = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1},

@@ -19,6 +19,7 @@ enum class TrialQueue { threads, io_uring, memory };
 // Where a trial's state is on disk.
 struct TrialDisk {
   Spill spill = Spill::everything;
+  LayerInputs layer_inputs = LayerInputs::automatic;
   int drive_count = 1;
   TrialQueue queue = TrialQueue::threads;
   uint64_t seed = 0;  // of the memory queue's order and delays
@@ -30,6 +31,7 @@ struct TrialOptions {
   finetune::FreezeRule freeze = {};
   double max_gradient_norm = 1;
   // None of the following may change a number.
+  LayerInputs layer_inputs = LayerInputs::automatic;
   int thread_count = 1;
   int prefetch_distance = 1;
   Recompute recompute = Recompute::automatic;

@@ -24,10 +24,16 @@ std::vector<Way> ways_on_disk() {
       {"everything, three drives", {.disk = TrialDisk{.drive_count = 3}}},
       {"everything, threads 3, prefetch 3", {.thread_count = 3, .prefetch_distance = 3, .disk = TrialDisk{}}},
       {"everything, prefetch 0", {.prefetch_distance = 0, .disk = TrialDisk{}}},
+      {"layer inputs in the host tier", {.layer_inputs = LayerInputs::host}},
+      {"layer inputs in the host tier, recompute, prefetch 0",
+       {.layer_inputs = LayerInputs::host, .prefetch_distance = 0, .recompute = Recompute::all}},
+      {"layer inputs on disk, recompute",
+       {.recompute = Recompute::all,
+        .disk = TrialDisk{.spill = Spill::automatic, .layer_inputs = LayerInputs::disk}}},
       {"everything, recompute", {.recompute = Recompute::all, .disk = TrialDisk{}}},
   };
   for (const uint64_t seed : {1, 2, 3}) {
-    const TrialDisk late{.queue = TrialQueue::memory, .seed = seed};
+    const TrialDisk late{.layer_inputs = LayerInputs::disk, .queue = TrialQueue::memory, .seed = seed};
     list.push_back({"everything, late, delays " + std::to_string(seed),
                     {.thread_count = 2, .prefetch_distance = 2, .delay_seed = seed, .disk = late}});
     list.push_back({"everything, late, steps " + std::to_string(seed), {.step_seed = seed, .disk = late}});
@@ -52,7 +58,8 @@ class TrainerDisk : public ::testing::TestWithParam<std::tuple<DType, bool>> {
 };
 
 TEST_P(TrainerDisk, SameBitsAsInRam) {
-  const ModelConfig config = tiny_config(tied());
+  ModelConfig config = tiny_config(tied());
+  config.layer_count = 5;  // of whose inputs three leave the device
   expect_same_bits(config, ragged_windows(3, config.vocab_size, 4, 3), options());
 }
 
