@@ -134,13 +134,13 @@ class Rivals {
     // By its descriptor: the file has no name.
     const std::string file =
         "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file_.descriptors()[0]);
-    test::ChildProcess child({fio, "--name=" + name, "--filename=" + file,
-                              "--size=" + std::to_string(kFileBytes), "--direct=1", "--ioengine=io_uring",
-                              huge_pages ? "--mem=mmaphuge" : "--mem=mmap", "--fixedbufs=1",
-                              "--bs=" + std::to_string(kBlock), "--iodepth=" + std::to_string(kInFlight),
-                              "--rw=" + name, "--overwrite=1", "--allow_file_create=0", "--time_based",
-                              "--runtime=" + std::to_string(static_cast<int>(options_.seconds * 1000)) + "ms",
-                              "--output-format=json"});
+    test::ChildProcess child(
+        {fio, "--name=" + name, "--filename=" + file, "--size=" + std::to_string(kFileBytes), "--direct=1",
+         "--ioengine=io_uring", huge_pages ? "--mem=mmaphuge" : "--mem=mmap", "--fixedbufs=1",
+         "--bs=" + std::to_string(kBlock), "--iodepth=" + std::to_string(kInFlight), "--rw=" + name,
+         "--overwrite=1", "--allow_file_create=0", "--scramble_buffers=0", "--time_based",
+         "--runtime=" + std::to_string(static_cast<int>(options_.seconds * 1000)) + "ms",
+         "--output-format=json"});
     const test::Outcome outcome = child.finish();
     check_interrupt();
     if (outcome.code != 0) throw Error(ErrorKind::runtime, "fio failed: " + outcome.err + outcome.out);
