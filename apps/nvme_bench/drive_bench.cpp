@@ -84,7 +84,7 @@ double timed_sync(StripedFile& file) {
 
 class DriveBench {
  public:
-  DriveBench(const Options& options, const std::string& folder, const Callbacks& callbacks)
+  DriveBench(const Options& options, const std::string& folder, Drive drive, const Callbacks& callbacks)
       : options_(options),
         callbacks_(callbacks),
         pace_(pace_of(options)),
@@ -92,7 +92,7 @@ class DriveBench {
         memory_(std::max(options.largest_depth(), options.largest_block()), "the transfers",
                 AlignedBuffer::Fill::now) {
     result_.folder = folder;
-    result_.drive = identify_drive(folder);
+    result_.drive = std::move(drive);
     callbacks_.say(folder + ": " + describe(result_.drive) + "; making a file of " + size_text(size_));
     file_ = create_scratch({{.path = folder}}, size_);
     fill_random(memory_.bytes(), static_cast<uint64_t>(::getpid()));
@@ -337,7 +337,7 @@ SweepPoint choose_point(const std::vector<SweepPoint>& sweep) {
 }
 
 DriveResult bench_drive(const Options& options, const std::string& folder, const Callbacks& callbacks) {
-  return DriveBench(options, folder, callbacks).run();
+  return DriveBench(options, folder, identify_drive(folder), callbacks).run();
 }
 
 TogetherResult bench_together(const Options& options, const std::vector<DriveResult>& drives,

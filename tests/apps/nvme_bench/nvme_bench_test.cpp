@@ -117,6 +117,7 @@ TEST_F(NvmeBenchTest, SaysWhatIsWrong) {
   };
   expect_failure(arguments(folder_.path(), {"--blok_size=1MiB"}), 2, "Did you mean --block_size?");
   expect_failure(arguments(folder_ / "missing"), 2, "missing");
+  expect_failure({test::program_path("nvme_bench"), "--folder", folder_ / "missing"}, 2, "missing");
   expect_failure(arguments(folder_.path(), {"--size=1000TiB"}), 4, "not enough disk space");
   EXPECT_THAT(test::list_all(folder_.path()), IsEmpty());
 }
