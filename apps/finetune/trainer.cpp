@@ -188,10 +188,12 @@ StepReport Trainer::step(std::span<const MicroBatch> batches, double learning_ra
   const Engine::Counters before = engine_->counters();
   begin_step(inputs);
   forward(inputs);
+  if (phase_observer_) phase_observer_(Phase::forward, engine_->compute().record());
   turnaround(inputs);
   StepReport report{.token_count = inputs.token_count(), .label_count = inputs.label_count()};
   backward(inputs);
   embedding_backward(inputs);
+  if (phase_observer_) phase_observer_(Phase::backward, engine_->compute().record());
   report.loss = read_losses(batches, report) / inputs.label_weight();
   if (!report.bad_row.empty()) return report;
   engine_->begin_update(learning_rate, update_order(spec_));

@@ -70,6 +70,10 @@ class Trainer {
   using LogitObserver =
       std::function<void(int micro_batch, int64_t row_begin, const Decoder::HeadPiece&, const gpu::View&)>;
   void observe_logits(LogitObserver observer) { observer_ = std::move(observer); }
+  // Called when all of a step's forward pass through the layers, and when all of it, has been submitted to the
+  // device, with the event of its end: for benches.
+  using PhaseObserver = std::function<void(Phase ended, const gpu::Event& end)>;
+  void observe_phases(PhaseObserver observer) { phase_observer_ = std::move(observer); }
 
  private:
   void begin_step(const StepInputs& inputs);
@@ -105,6 +109,7 @@ class Trainer {
   Workbench bench_;
   RopeViews rope_;
   LogitObserver observer_;
+  PhaseObserver phase_observer_;
   std::vector<std::vector<float>> losses_;  // by micro-batch, one a token
   std::optional<gpu::Event> losses_ready_;
 };
