@@ -9,7 +9,7 @@
 #include <functional>
 #include <gtest/gtest.h>
 #include <memory>
-#include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -61,7 +61,7 @@ class IoQueueContract : public testing::TestWithParam<QueueCase> {
 
   // A sparse file of zeros, or where `flags` say so an older one.
   File file(uint64_t size_bytes, int flags = O_RDWR | O_CREAT, const char* name = "file") const {
-    const auto path = folder_ / name;
+    const auto path = folder() / name;
     const int descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0600);
     if (descriptor < 0) throw_file_error("open", path, errno);
     File file = File::adopt(path, descriptor);
@@ -79,8 +79,19 @@ class IoQueueContract : public testing::TestWithParam<QueueCase> {
     return completions[0].error_number;
   }
 
-  const test::TemporaryFolder folder_;
+  // Made when it is first asked for: a death test's child would leave it behind.
+  const test::TemporaryFolder& folder() const {
+    if (!folder_) folder_.emplace();
+    return *folder_;
+  }
+
+ private:
+  mutable std::optional<test::TemporaryFolder> folder_;
 };
+
+inline bool equal_bytes(const std::byte* a, const std::byte* b, size_t size_bytes) {
+  return std::memcmp(a, b, size_bytes) == 0;
+}
 
 TEST_P(IoQueueContract, BeginsEmpty) {
   const auto queue = make({.capacity = 7});
@@ -105,7 +116,7 @@ TEST_P(IoQueueContract, ReadsWhatWasWrittenAtAnySizeAndPlace) {
       request.kind = Kind::read;
       request.data = got.data() + 1;
       EXPECT_EQ(run(*queue, request), 0);
-      EXPECT_TRUE(std::equal(sent.begin() + 1, sent.end(), got.begin() + 1));
+      EXPECT_TRUE(equal_bytes(sent.data() + 1, got.data() + 1, size));
       EXPECT_EQ(got[0], std::byte{0});
     }
   }
@@ -113,7 +124,7 @@ TEST_P(IoQueueContract, ReadsWhatWasWrittenAtAnySizeAndPlace) {
 
 // Past the page cache where the file system can, in memory and files that are registered or not.
 TEST_P(IoQueueContract, DirectTransfersInRegisteredMemoryAndElsewhere) {
-  constexpr size_t kSize = size_t{5} << 20;
+  constexpr size_t kSize = size_t{3} << 20;
   const AlignedBuffer registered(2 * kSize, "a test"), second(kSize, "a test"), plain(kSize, "a test");
   const File one = file(3 * kSize), two = file(3 * kSize, O_RDWR | O_CREAT, "two");
   for (const File* each : {&one, &two}) (void)::fcntl(each->descriptor(), F_SETFL, O_DIRECT);
@@ -129,7 +140,7 @@ TEST_P(IoQueueContract, DirectTransfersInRegisteredMemoryAndElsewhere) {
           std::vector<std::byte> sent(from, from + size);
           std::fill_n(to, size, std::byte{1});
           EXPECT_EQ(run(*queue, {Kind::read, target->descriptor(), to, size, kSize}), 0);
-          EXPECT_TRUE(std::equal(sent.begin(), sent.end(), to));
+          EXPECT_TRUE(equal_bytes(sent.data(), to, size));
         }
       }
     }
@@ -146,8 +157,7 @@ TEST_P(IoQueueContract, TransfersAcrossTheEndOfRegisteredMemory) {
     const size_t size = static_cast<size_t>(end - begin) * 4096;
     EXPECT_EQ(run(*queue, {Kind::write, target.descriptor(), memory.data() + begin * 4096, size}), 0);
     EXPECT_EQ(run(*queue, {Kind::read, target.descriptor(), got.data(), size}), 0);
-    EXPECT_TRUE(
-        std::equal(got.begin(), got.begin() + static_cast<ptrdiff_t>(size), memory.begin() + begin * 4096));
+    EXPECT_TRUE(equal_bytes(got.data(), memory.data() + begin * 4096, size));
   }
 }
 
@@ -229,7 +239,7 @@ TEST_P(IoQueueContract, ShortWritesGoOn) {
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(error_number, EFBIG);
   EXPECT_EQ(run(*queue, {Kind::read, target.descriptor(), got.data(), got.size()}), 0);
-  EXPECT_TRUE(std::equal(got.begin(), got.end(), sent.begin()));
+  EXPECT_TRUE(equal_bytes(got.data(), sent.data(), got.size()));
 }
 
 TEST_P(IoQueueContract, EachCompletionIsSeenOnce) {
@@ -289,7 +299,7 @@ TEST_P(IoQueueContract, RunsManyMoreThanItHolds) {
       request.data = got.data() + request.offset;
     }
     run_all(*queue, requests, bytes_in_flight);
-    EXPECT_TRUE(got == sent);
+    EXPECT_TRUE(equal_bytes(got.data(), sent.data(), sent.size()));
     run_all(*queue, {});
   }
 }
@@ -303,7 +313,7 @@ TEST_P(IoQueueContract, ThrowsTheFirstErrorOfABatch) {
     requests.push_back({Kind::read, target.descriptor(), memory.data() + i * 1000, 1000, i * 1000});
   requests[5].offset = 99'001;
   requests[9].descriptor = -1;
-  test::expect_error(ErrorKind::data, {"1000 bytes", (folder_ / "file").string(), "offset 99001", "ends"},
+  test::expect_error(ErrorKind::data, {"1000 bytes", (folder() / "file").string(), "offset 99001", "ends"},
                      [&] { run_all(*queue, requests); });
   EXPECT_EQ(queue->in_flight(), 0);
   requests[5].offset = 0;
@@ -326,7 +336,7 @@ TEST_P(IoQueueContract, DestructorWaits) {
     queue->start(requests);
   }
   EXPECT_EQ(run(*make(), {Kind::read, target.descriptor(), got.data(), got.size()}), 0);
-  EXPECT_TRUE(got == sent);
+  EXPECT_TRUE(equal_bytes(got.data(), sent.data(), sent.size()));
 }
 
 TEST_P(IoQueueContract, IsMadeInOneThreadAndUsedInAnother) {
@@ -361,14 +371,14 @@ TEST_P(IoQueueContract, QueuesOfSeveralThreadsShareAFile) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_TRUE(got == sent);
+  EXPECT_TRUE(equal_bytes(got.data(), sent.data(), sent.size()));
 }
 
 // Transfers of any kind, size and order next to each other, against the same done in an array.
 TEST_P(IoQueueContract, RandomProgramsAgainstAnArray) {
-  constexpr size_t kFileBytes = 3'000'001, kSlotBytes = 200'000;
+  constexpr size_t kFileBytes = 1'000'001, kSlotBytes = 60'000;
   constexpr int kSlots = 12;
-  for (uint32_t seed = 1; seed <= 8; ++seed) {
+  for (uint32_t seed = 1; seed <= 6; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     std::minstd_rand random(seed);
     const auto below = [&](size_t end) { return static_cast<size_t>(random()) % end; };
@@ -382,7 +392,7 @@ TEST_P(IoQueueContract, RandomProgramsAgainstAnArray) {
     std::vector<IoRequest> flying(kSlots);  // by slot, which is the tag; of 0 bytes where free
     const auto end_of = [](const IoRequest& request) { return request.offset + request.size_bytes; };
 
-    for (int round = 0; round < 120; ++round) {
+    for (int round = 0; round < 60; ++round) {
       std::vector<IoRequest> batch;
       for (size_t slot = 0; slot < kSlots; ++slot) {
         if (flying[slot].size_bytes > 0 || below(2) == 0) continue;
@@ -410,15 +420,14 @@ TEST_P(IoQueueContract, RandomProgramsAgainstAnArray) {
       for (const IoCompletion& completion : queue->wait(static_cast<int>(below(queue->in_flight() + 1)))) {
         ASSERT_EQ(completion.error_number, 0);
         const IoRequest& request = flying[completion.tag];
-        ASSERT_TRUE(std::equal(request.data, request.data + request.size_bytes,
-                               model.begin() + static_cast<ptrdiff_t>(request.offset)));
+        ASSERT_TRUE(equal_bytes(request.data, model.data() + request.offset, request.size_bytes));
         flying[completion.tag].size_bytes = 0;
       }
     }
     while (queue->in_flight() > 0) queue->wait(queue->in_flight());
     std::vector<std::byte> got(kFileBytes);
     EXPECT_EQ(run(*queue, {Kind::read, target.descriptor(), got.data(), got.size()}), 0);
-    EXPECT_TRUE(got == model);
+    EXPECT_TRUE(equal_bytes(got.data(), model.data(), kFileBytes));
   }
 }
 
@@ -426,7 +435,7 @@ using IoQueueContractDeathTest = IoQueueContract;
 
 TEST_P(IoQueueContractDeathTest, Misuse) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const File target = file(4096);
+  const File target = File::open("/dev/zero");
   std::vector<std::byte> memory(4096);
   const IoRequest request{Kind::read, target.descriptor(), memory.data(), 4096};
   EXPECT_DEATH(
@@ -438,7 +447,7 @@ TEST_P(IoQueueContractDeathTest, Misuse) {
   EXPECT_DEATH(
       {
         const auto queue = make();
-        run(*queue, request);
+        queue->start({&request, 1});
         std::thread([&] { queue->start({&request, 1}); }).join();
       },
       "belongs to the thread that first used it");

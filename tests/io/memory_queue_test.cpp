@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <numeric>
+#include <sys/mman.h>
 
 #include "engine/base/math.h"
 #include "tests/contract/io_queue_contract.h"
@@ -237,14 +238,17 @@ TEST_F(MemoryQueueTest, MemoryBeingReadIntoHoldsRubbish) {
   EXPECT_EQ(std::memcmp(got_.data(), sent_.data(), kSize), 0);
 }
 
-TEST_F(MemoryQueueTest, DataOfAWriteMustNotChange) {
+// Without a folder, which the child would leave behind.
+TEST(MemoryQueueDeathTest, DataOfAWriteMustNotChange) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const File file = File::adopt("a file without a name", ::memfd_create("test", MFD_CLOEXEC));
+  std::vector<std::byte> sent(1000);
+  const IoRequest request{Kind::write, file.descriptor(), sent.data(), sent.size()};
   EXPECT_DEATH(
       {
-        MemoryQueue queue(disk_);
-        const IoRequest request = write();
+        MemoryQueue queue(std::make_shared<MemoryDisk>());
         queue.start({&request, 1});
-        sent_.data()[77] ^= std::byte{1};
+        sent[77] = std::byte{1};
         queue.wait(1);
       },
       "changed while it was in flight");

@@ -35,7 +35,7 @@ class UringQueueTest : public testing::Test {
     std::fill_n(buffer.data(), buffer.size_bytes(), std::byte{0});
     request.kind = IoRequest::Kind::read;
     run_all(queue, {&request, 1});
-    EXPECT_TRUE(std::equal(sent.begin(), sent.end(), buffer.data()));
+    EXPECT_TRUE(equal_bytes(sent.data(), buffer.data(), sent.size()));
   }
 };
 
