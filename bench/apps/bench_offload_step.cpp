@@ -84,7 +84,8 @@ IoQueueFactory queues() {
 struct Measured {
   std::vector<double> losses;
   uint64_t state_hash = 0;
-  double step_seconds = 0;     // median, the update of the step before included
+  double step_seconds = 0;  // median, the update of the step before included
+  double least_seconds = 0;
   double forward_seconds = 0;  // median, until the layers' forward pass has ended
   size_t read_bytes = 0;       // a step, from disk
   size_t written_bytes = 0;
@@ -117,6 +118,8 @@ Measured train(const Arguments& arguments, const Workload& workload, bool on_dis
   finetune::Runtime runtime = finetune::make_runtime({});
   const ModelConfig config = smollm2(30);
   TrainerOptions options = trainer_options(arguments.dtype, workload);
+  if (arguments.gpu && arguments.gpu->memory_bytes > 0)
+    options.device_limit_bytes = arguments.gpu->memory_bytes;
   std::optional<Folder> folder;
   FolderLocks locks;
   std::unique_ptr<StateFile> file;
@@ -157,6 +160,7 @@ Measured train(const Arguments& arguments, const Workload& workload, bool on_dis
     forward_seconds.push_back(forward);
   }
   measured.step_seconds = median(seconds);
+  measured.least_seconds = std::ranges::min(seconds);
   measured.forward_seconds = median(forward_seconds);
   const Plan& plan = trainer.engine().plan();
   measured.update_bytes = update_bytes(plan, trainer.engine().store(), arguments.dtype);
@@ -225,8 +229,8 @@ Workload workload_of(int64_t tokens) {
 int64_t choose_tokens(const Arguments& arguments, double disk_alone) {
   std::printf("choosing the tokens, everything in RAM:\n");
   const int64_t few = arguments.gpu ? 16384 : 128, many = 4 * few;
-  const double of_few = train(arguments, workload_of(few), false, 2).step_seconds;
-  const double of_many = train(arguments, workload_of(many), false, 2).step_seconds;
+  const double of_few = train(arguments, workload_of(few), false, 2).least_seconds;
+  const double of_many = train(arguments, workload_of(many), false, 2).least_seconds;
   const double each = (of_many - of_few) / static_cast<double>(many - few);
   return few + static_cast<int64_t>((disk_alone - of_few) / each);
 }
