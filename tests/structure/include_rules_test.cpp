@@ -90,7 +90,7 @@ const std::vector<ForeignRule>& foreign_rules() {
       {"oneDNN headers", {"dnnl", "oneapi/dnnl/"}, {"gpu/host/", "bench/", "tests/"}},
       {"Eigen headers", {"Eigen/"}, {"gpu/host/", "bench/", "tests/"}},
       {"oneTBB headers (the pool is injected)", {"tbb/", "oneapi/tbb"}, {"apps/", "bench/", "tests/"}},
-      {"io_uring headers", {"liburing", "linux/io_uring"}, {"io/"}},
+      {"io_uring headers", {"liburing", "linux/io_uring"}, {"io/uring_queue.cpp"}},
       {"command-line options", {"cxxopts"}, {"apps/"}},
   };
   return kRules;
@@ -245,6 +245,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"io/file.cpp", "#include \"gpu/device.h\"", false},
                       Case{"io/file.cpp", "#include \"engine/memory/tier.h\"", false},
                       Case{"io/file.cpp", "  #  include \"engine/base/error.h\"", true},
+                      Case{"io/thread_queue.cpp", "#include <liburing.h>", false},
+                      Case{"io/uring_queue.cpp", "#include <liburing.h>", true},
                       Case{"cpu_optim/adamw.cpp", "#include \"io/file.h\"", false},
                       Case{"cpu_optim/adamw.cpp", "#include \"gpu/view.h\"", false},
                       Case{"gpu/device.h", "#include \"gpu/host/host_device.h\"", false},
