@@ -408,5 +408,131 @@ TEST(Planner, RandomRequestsUnderEveryLimit) {
   }
 }
 
+// The same with a disk: what each tier holds of the blocks.
+PlanRequest on_three_tiers() {
+  PlanRequest request = training();
+  request.disk = true;
+  request.update_slot_bytes = 512;
+  const size_t weights[] = {1000, 3000}, moments[] = {2000, 6000}, waiting[] = {500, 1500};
+  for (size_t i = 0; i < 2; ++i) {
+    request.blocks[i].weight_bytes = request.blocks[i].updated_weight_bytes = weights[i];
+    request.blocks[i].moment_bytes = moments[i];
+    request.blocks[i].waiting_bytes = waiting[i];
+  }
+  return request;
+}
+
+TEST(PlannerTiers, KeepsAllInTheHostTierWithoutALimit) {
+  const Plan plan = make_plan(on_three_tiers());
+  EXPECT_EQ(plan.homes, std::vector<BlockHome>(2));
+  EXPECT_EQ(plan.part(plan_part::kWeights).size_bytes, 1024u + 3072u);
+  EXPECT_EQ(plan.part(plan_part::kMoments).size_bytes, 2048u + 6144u);
+  EXPECT_EQ(plan.part(plan_part::kWaiting).size_bytes, 512u + 1536u);
+  EXPECT_EQ(plan.part(plan_part::kUpdate).size_bytes, 0u);
+  EXPECT_EQ(plan.part(plan_part::kStaging).size_bytes, 0u);
+  EXPECT_EQ(plan.disk_read_bytes_per_walk + plan.disk_write_bytes_per_walk, 0u);
+}
+
+TEST(PlannerTiers, EverythingOnDiskByHand) {
+  PlanRequest request = on_three_tiers();
+  request.spill = Spill::everything;
+  request.layer_inputs = LayerInputs::device;
+  const Plan plan = make_plan(request);
+  EXPECT_EQ(plan.homes, std::vector<BlockHome>(2, BlockHome{Tier::disk, Tier::disk, Tier::disk}));
+  EXPECT_EQ(plan.part(plan_part::kUpdate).size_bytes, 8u * 512);
+  EXPECT_EQ(plan.part(plan_part::kStaging).size_bytes, 4u * 3072) << "one in use, one copied, two read ahead";
+  EXPECT_EQ(plan.part(plan_part::kGradientStaging).size_bytes, 2u * 1536);
+  EXPECT_EQ(plan.peak_bytes(Tier::host), 5120u + 4096u + 12288u + 3072u) << "the process and these";
+  EXPECT_EQ(plan.disk_read_bytes_per_walk, 8000u + 4000u + 8000u + 2000u) << "leases; then the update";
+  EXPECT_EQ(plan.disk_write_bytes_per_walk, 4000u + 8000u + 2000u);
+}
+
+// Each limit is what the plan before needed, less a byte: the order of what is given up.
+TEST(PlannerTiers, MovesMomentsThenGradientsThenWeights) {
+  PlanRequest request = on_three_tiers();
+  request.layer_inputs = LayerInputs::device;
+  const auto rank = [](const Plan& plan) {
+    const auto on_disk = [&](Tier BlockHome::*what) {
+      return std::ranges::count_if(plan.homes,
+                                   [&](const BlockHome& home) { return home.*what == Tier::disk; });
+    };
+    return std::array{on_disk(&BlockHome::moments), on_disk(&BlockHome::gradient),
+                      on_disk(&BlockHome::weights), ptrdiff_t{-plan.update_slot_count},
+                      ptrdiff_t{-plan.read_ahead}};
+  };
+  Plan plan = make_plan(request);
+  std::array<ptrdiff_t, 5> last{};
+  last[3] = -100;
+  last[4] = -100;
+  for (;;) {
+    request.host_limit_bytes = plan.peak_bytes(Tier::host) - 1;
+    try {
+      const Plan next = make_plan(request);
+      EXPECT_LE(next.peak_bytes(Tier::host), *request.host_limit_bytes);
+      EXPECT_LE(next.peak_bytes(Tier::device), plan.peak_bytes(Tier::device));
+      const auto now = rank(next);
+      for (size_t i = 0; i < 3; ++i) EXPECT_GE(now[i], last[i]);
+      EXPECT_TRUE(now[1] == 0 || now[0] == 2);
+      EXPECT_TRUE(now[2] == 0 || now[1] == 2);
+      EXPECT_TRUE(next.homes[0].moments == Tier::host || next.homes[1].moments == Tier::disk)
+          << "the last first";
+      last = now;
+      plan = next;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(std::to_string(least_host_bytes(request))), std::string::npos)
+          << error.what();
+      break;
+    }
+  }
+  request.host_limit_bytes = least_host_bytes(request);
+  EXPECT_EQ(make_plan(request).peak_bytes(Tier::host), *request.host_limit_bytes);
+}
+
+TEST(PlannerTiers, WithoutADiskAHostLimitCanOnlyRefuse) {
+  PlanRequest request = on_three_tiers();
+  request.disk = false;
+  const size_t all = make_plan(request).peak_bytes(Tier::host);
+  request.host_limit_bytes = all;
+  EXPECT_EQ(make_plan(request).peak_bytes(Tier::host), all);
+  request.host_limit_bytes = all - 1;
+  test::expect_error(ErrorKind::resource,
+                     {"host limit", std::to_string(all) + " bytes", "--host_memory", "--spill_dir"},
+                     [&] { make_plan(request); });
+}
+
+TEST(PlannerTiers, AGradientThatGetsRowsStays) {
+  PlanRequest request = on_three_tiers();
+  request.spill = Spill::everything;
+  request.blocks[0].gradient_stays = true;
+  const Plan plan = make_plan(request);
+  EXPECT_EQ(plan.homes[0].gradient, Tier::host);
+  EXPECT_EQ(plan.part(plan_part::kWaiting).size_bytes, 512u);
+}
+
+TEST(PlannerTiers, LayerInputsLeaveWhereTheDeviceIsTooSmall) {
+  PlanRequest request = on_three_tiers();
+  request.tape = {};
+  for (int layer = 0; layer < 6; ++layer) request.tape.push_back({"layer", 1000, 0});
+  const Plan stays = make_plan(request);
+  EXPECT_EQ(stays.boundary_tier, Tier::device);
+  EXPECT_EQ(stays.part(plan_part::kBoundaries).size_bytes, 6u * 2 * 1024);
+  request.device_limit_bytes = stays.peak_bytes(Tier::device) - 1;
+  const Plan leaves = make_plan(request);
+  EXPECT_EQ(leaves.boundary_tier, Tier::host);
+  EXPECT_EQ(leaves.part(plan_part::kBoundaries).size_bytes, 3u * 2 * 1024);
+  EXPECT_EQ(leaves.part(plan_part::kBoundaryStore).size_bytes, 3u * 2 * 1024);
+  EXPECT_EQ(leaves.input_copy_bytes_per_walk, 3u * 2 * 1024);
+  EXPECT_EQ(leaves.boundary_offsets, (std::vector<size_t>{0, 2048, 4096, 0, 2048, 4096}));
+  request.layer_inputs = LayerInputs::disk;
+  const Plan disk = make_plan(request);
+  EXPECT_EQ(disk.boundary_tier, Tier::disk);
+  EXPECT_EQ(disk.part(plan_part::kBoundaryStore).size_bytes, 2u * 2 * 1024);
+  EXPECT_EQ(disk.disk_write_bytes_per_walk, 3u * 2 * 1024);
+  request.layer_inputs = LayerInputs::device;
+  const Plan kept = make_plan(request);
+  EXPECT_EQ(kept.boundary_tier, Tier::device);
+  EXPECT_EQ(kept.prefetch_distance, 0) << "what else there is to give up";
+}
+
 }  // namespace
 }  // namespace sluice

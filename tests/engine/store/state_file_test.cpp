@@ -169,27 +169,37 @@ TEST(StateFile, WhatLiesBehindASectionIsZeroOnDisk) {
   EXPECT_EQ(std::count(page.data() + bytes, page.data() + 4096, std::byte{0}), 4096 - 512);
 }
 
+// Flips a bit of a byte of the slab, and expects reading the piece to find it.
+void expect_flip_is_found(Bench& bench, StateFile& state, const StatePiece& piece, uint64_t at, int bit) {
+  const int slab = state.descriptors().front();
+  std::byte byte;
+  ASSERT_EQ(bench.disk->read(slab, &byte, 1, at), 1);
+  const std::byte flipped = byte ^ std::byte{1} << bit;
+  ASSERT_EQ(bench.disk->write(slab, &flipped, 1, at), 1);
+  EXPECT_THROW(state.read_pieces(bench.queue, {&piece, 1}), Error) << name(piece.section) << " " << at;
+  ASSERT_EQ(bench.disk->write(slab, &byte, 1, at), 1);
+}
+
 TEST(StateFile, EveryFlippedByteIsFound) {
-  Bench bench;
+  constexpr std::array<test::BlockSize, 2> kSizes = {{{256, 256}, {5 << 17, 0}}};
+  Bench bench(test::model_of_sizes(kSizes));
   const auto state = bench.create();
   bench.write_all(*state, 0, 1);
-  const int slab = state->descriptors().front();
-  std::mt19937 random(1);  // the bit
-  for (int32_t i = 0; i < state->layout().block_count(); ++i) {
-    for (const Section section : kPersistedSections) {
-      const OwnPiece own(state->layout(), BlockId{i}, section, 0);
-      const uint64_t begin = state->layout().offset(BlockId{i}, section, 0);
-      for (uint64_t at = begin; at < begin + own.memory.size_bytes(); ++at) {
-        std::byte byte;
-        ASSERT_EQ(bench.disk->read(slab, &byte, 1, at), 1);
-        const std::byte flipped = byte ^ std::byte{1} << random() % 8;
-        ASSERT_EQ(bench.disk->write(slab, &flipped, 1, at), 1);
-        EXPECT_THROW(state->read_pieces(bench.queue, {&own.piece, 1}), Error) << name(section) << " " << at;
-        ASSERT_EQ(bench.disk->write(slab, &byte, 1, at), 1);
-      }
-    }
-    EXPECT_TRUE(test::block_holds(*state, bench.queue, BlockId{i}, 0, 1));
+  std::mt19937 random(1);
+  const BlockId small{0}, large{1};
+  for (const Section section : kPersistedSections) {
+    const OwnPiece own(state->layout(), small, section, 0);
+    const uint64_t begin = state->layout().offset(small, section, 0);
+    for (uint64_t at = begin; at < begin + own.memory.size_bytes(); ++at)
+      expect_flip_is_found(bench, *state, own.piece, at, static_cast<int>(random() % 8));
   }
+  const OwnPiece own(state->layout(), large, Section::low, 0);
+  ASSERT_GT(own.piece.size_bytes, kChecksumBytes);
+  for (int flip = 0; flip < 100; ++flip) {
+    const uint64_t at = state->layout().offset(large, Section::low, 0) + random() % own.piece.size_bytes;
+    expect_flip_is_found(bench, *state, own.piece, at, static_cast<int>(random() % 8));
+  }
+  for (const BlockId block : {small, large}) EXPECT_TRUE(test::block_holds(*state, bench.queue, block, 0, 1));
 }
 
 TEST(StateFile, DamageIsNamedByTensorFileOffsetAndDrive) {
