@@ -141,13 +141,13 @@ std::vector<StripedFile::Part> StateFile::parts(const std::string& file_name) co
   return parts;
 }
 
-// Gradients need no name: nobody else reads them, and a process that dies leaves nothing behind.
+// It needs no name: nobody else reads it, and a process that dies leaves nothing behind.
 bool StateFile::make_scratch(const LongTransfer& transfer, uint64_t done_bytes) {
   if (layout_.scratch_bytes() == 0) return true;
   const std::vector<StripedFile::Part> scratch = parts("scratch-" + store_id_ + ".slab");
   for (const StripedFile::Part& part : scratch) {
-    std::error_code
-        ignored;  // of a process that died before it came to unlink(); create() refuses what stays
+    // Of a process that died before it came to unlink(); what stays is refused by create().
+    std::error_code ignored;
     fs::remove(part.path, ignored);
   }
   scratch_ = StripedFile::create(scratch, layout_.scratch_bytes());
