@@ -136,8 +136,19 @@ void StateFile::write_requests(std::span<const StatePiece> pieces, std::vector<I
   }
 }
 
-// What a drive refuses (EIO) is tried again alone: the fault may pass, and if it does not, the message says
-// whose bytes they are.
+void StateFile::retry(IoQueue& queue, const StatePiece& piece, const IoRequest& request) const {
+  for (int tries = 1;; ++tries) {
+    try {
+      return run_all(queue, {&request, 1});
+    } catch (const Error& error) {
+      if (tries < kTries) continue;
+      throw Error(error.kind(), words(piece) + ": " + error.what() + " Drive " +
+                                    drive_name(request.descriptor) + " failed " + std::to_string(kTries) +
+                                    " times; check it (smartctl -a).");
+    }
+  }
+}
+
 void StateFile::transfer(IoQueue& queue, std::span<const StatePiece> pieces,
                          std::span<const IoRequest> requests) const {
   try {
@@ -145,19 +156,7 @@ void StateFile::transfer(IoQueue& queue, std::span<const StatePiece> pieces,
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::runtime) throw;
   }
-  for (const IoRequest& request : requests) {
-    for (int tries = 1;; ++tries) {
-      try {
-        run_all(queue, {&request, 1});
-        break;
-      } catch (const Error& error) {
-        if (tries < kTries) continue;
-        throw Error(error.kind(), words(pieces[request.tag]) + ": " + error.what() + " Drive " +
-                                      drive_name(request.descriptor) + " failed " + std::to_string(kTries) +
-                                      " times; check it (smartctl -a).");
-      }
-    }
-  }
+  for (const IoRequest& request : requests) retry(queue, pieces[request.tag], request);
 }
 
 std::string StateFile::words(const StatePiece& piece) const {

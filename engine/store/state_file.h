@@ -108,6 +108,9 @@ class StateFile {
   // Appends what writes the pieces, whose memory must not change from here until the requests completed.
   // Zeroes what lies between a section's end and the page's.
   void write_requests(std::span<const StatePiece> pieces, std::vector<IoRequest>& requests);
+  // What a drive refused (EIO), a request of the piece, tried again alone with nothing else in flight in
+  // `queue`: the fault may pass, and if it does not, the Error says whose bytes they are.
+  void retry(IoQueue& queue, const StatePiece& piece, const IoRequest& request) const;
   // The same, blocking. What fails with EIO is tried again, then Error(runtime) names tensor, file, offset
   // and drive.
   void read_pieces(IoQueue& queue, std::span<const StatePiece> pieces) const;

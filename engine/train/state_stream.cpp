@@ -180,7 +180,7 @@ void StateStream::push(std::span<const StatePiece> pieces, IoRequest::Kind kind,
     file_.write_requests(pieces, requests_);
   }
   for (const IoRequest& request : requests_) {
-    backlog_.push_back({request, slot});
+    backlog_.push_back({request, pieces[request.tag], slot});
     ++pending_[static_cast<size_t>(slot)];
     if (kind == IoRequest::Kind::write) ++writes_pending_;
     (kind == IoRequest::Kind::read ? read_bytes_ : written_bytes_) += request.size_bytes;
@@ -205,7 +205,7 @@ void StateStream::start_transfers() {
 void StateStream::take_completions() {
   for (const IoCompletion& completion : queue_->wait(1)) {
     const Transfer& ended = started_.at(completion.tag);
-    if (completion.error_number != 0) throw_io_error(ended.request, completion.error_number);
+    if (completion.error_number != 0) file_.retry(*second_queue_, ended.piece, ended.request);
     bytes_in_flight_ -= ended.request.size_bytes;
     --pending_[static_cast<size_t>(ended.slot)];
     if (ended.request.kind == IoRequest::Kind::write) --writes_pending_;

@@ -79,6 +79,7 @@ class StateStream {
   // Of `slot`; slot_count stands for transfers straight from the host tier.
   struct Transfer {
     IoRequest request;
+    StatePiece piece;
     int slot = 0;
   };
 

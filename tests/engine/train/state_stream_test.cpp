@@ -137,12 +137,22 @@ TEST_P(StateStreamTest, UpdatesAsInOnePiece) {
   EXPECT_EQ(stream.read_bytes(), stream.written_bytes()) << "states and gradients, once each way";
 }
 
+TEST_P(StateStreamTest, ADriveThatFailsNowAndThenIsAskedAgain) {
+  faults_ = {{.kind = IoFault::Kind::error, .error_number = EIO, .rate = 0.3, .times = 2}};
+  AlignedBuffer memory(static_cast<size_t>(slot_count()) * StateStream::kSlotBytes, "slots");
+  StateStream stream(*file_, queues_, memory.data(), slot_count());
+  stream.begin({streamed(0, 0, 1)});
+  stream.update_next([](auto&&...) {});
+  EXPECT_EQ(get(BlockId{0}, Section::low, 1), get(BlockId{0}, Section::low, 0));
+  EXPECT_EQ(get(BlockId{0}, Section::second_moment, 1), get(BlockId{0}, Section::second_moment, 0));
+}
+
 TEST_P(StateStreamTest, ADriveThatFailsIsNamed) {
   faults_ = {{.kind = IoFault::Kind::error, .error_number = EIO, .only = IoRequest::Kind::read}};
   AlignedBuffer memory(static_cast<size_t>(slot_count()) * StateStream::kSlotBytes, "slots");
   StateStream stream(*file_, queues_, memory.data(), slot_count());
   stream.begin({streamed(0, 0, 1)});
-  test::expect_error(ErrorKind::runtime, {"read", "Input/output error"},
+  test::expect_error(ErrorKind::runtime, {"read", "Input/output error", "trained.0", "rive"},
                      [&] { stream.update_next([](auto&&...) {}); });
 }
 
