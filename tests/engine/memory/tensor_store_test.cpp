@@ -138,7 +138,7 @@ TEST_F(TensorStoreTest, BudgetHoldsWhatTheStaticSizesSay) {
             TensorStore::weight_arena_bytes(model()) + TensorStore::moment_arena_bytes(model()));
   // Pages of low halves, and of high halves and frozen bytes: 256 elements; 256 and 512 frozen bytes; 512 +
   // 512 elements and 1536 frozen bytes.
-  EXPECT_EQ(TensorStore::weight_arena_bytes(model()), 8192u + 4096u + 12288u);
+  EXPECT_EQ(TensorStore::weight_arena_bytes(model()), 8192u + 12288u + 12288u);
   TierBudget other(Tier::host);
   const TensorStore without(model(), host_.device(), other, false);
   EXPECT_EQ(other.used_bytes(), TensorStore::weight_arena_bytes(model()));
