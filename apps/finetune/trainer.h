@@ -34,6 +34,14 @@ struct TrainerOptions {
   double max_gradient_norm = 1;
 };
 
+// The walk of a training step, and the plan that it follows.
+struct PlannedWalk {
+  HeadSchedule head = HeadSchedule::twice;
+  WalkSpec walk;
+  Plan plan;
+  std::vector<BlockNeeds> blocks;
+};
+
 struct StepReport {
   double loss = 0;           // sum of weighted -log p over the window / its label weight
   double gradient_norm = 0;  // before clipping
@@ -54,6 +62,8 @@ class Trainer {
   ~Trainer();
 
   static Plan plan(gpu::Device& device, const ModelConfig& config, const TrainerOptions& options);
+  static PlannedWalk plan_walk(gpu::Device& device, const DecoderSpec& spec, const Decoder& decoder,
+                               const TrainerOptions& options);
   // Where everything would lie in a state file.
   static StateLayout state_layout(const ModelConfig& config, const TrainerOptions& options);
   HeadSchedule head_schedule() const { return head_schedule_; }
@@ -70,8 +80,8 @@ class Trainer {
   using LogitObserver =
       std::function<void(int micro_batch, int64_t row_begin, const Decoder::HeadPiece&, const gpu::View&)>;
   void observe_logits(LogitObserver observer) { observer_ = std::move(observer); }
-  // Called when all of a step's forward pass through the layers, and when all of it, has been submitted to the
-  // device, with the event of its end: for benches.
+  // Called when all of a step's forward pass through the layers, and when all of it, has been submitted to
+  // the device, with the event of its end: for benches.
   using PhaseObserver = std::function<void(Phase ended, const gpu::Event& end)>;
   void observe_phases(PhaseObserver observer) { phase_observer_ = std::move(observer); }
 
