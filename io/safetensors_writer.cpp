@@ -8,21 +8,57 @@
 namespace sluice {
 namespace {
 
-std::string make_header(const std::vector<SafetensorsEntry>& tensors, const TensorMetadata& metadata) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::object();
-  for (const auto& [key, value] : metadata) json["__metadata__"][key] = value;
-  uint64_t offset = 0;
-  for (const SafetensorsEntry& tensor : tensors) {
-    const uint64_t size = static_cast<uint64_t>(element_count(tensor.shape)) * size_bytes(tensor.dtype);
-    json[tensor.name] = {{"dtype", safetensors_name(tensor.dtype)},
-                         {"shape", tensor.shape},
-                         {"data_offsets", {offset, offset + size}}};
-    offset += size;
+class Header {
+ public:
+  explicit Header(const TensorMetadata& metadata) {
+    for (const auto& [key, value] : metadata) json_["__metadata__"][key] = value;
   }
-  std::string text = json.dump();
-  text.resize(round_up(text.size(), sizeof(uint64_t)), ' ');
-  const uint64_t length = text.size();
-  return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
+
+  void add(const std::string& name, std::string_view dtype_name, const std::vector<int64_t>& shape,
+           uint64_t size_bytes) {
+    json_[name] = {
+        {"dtype", dtype_name}, {"shape", shape}, {"data_offsets", {offset_, offset_ + size_bytes}}};
+    offset_ += size_bytes;
+  }
+
+  std::string text() const {
+    std::string text = json_.dump();
+    text.resize(round_up(text.size(), sizeof(uint64_t)), ' ');
+    const uint64_t length = text.size();
+    return std::string(reinterpret_cast<const char*>(&length), sizeof(length)) + text;
+  }
+
+ private:
+  nlohmann::ordered_json json_ = nlohmann::ordered_json::object();
+  uint64_t offset_ = 0;
+};
+
+uint64_t stored_bytes(const std::vector<int64_t>& shape, DType dtype) {
+  return static_cast<uint64_t>(element_count(shape)) * size_bytes(dtype);
+}
+
+std::string make_header(const std::vector<SafetensorsEntry>& tensors, const TensorMetadata& metadata) {
+  Header header(metadata);
+  for (const SafetensorsEntry& tensor : tensors) {
+    header.add(tensor.name, safetensors_name(tensor.dtype), tensor.shape,
+               stored_bytes(tensor.shape, tensor.dtype));
+  }
+  return header.text();
+}
+
+std::string converted_header(const SafetensorsFile& source, const SafetensorsWriter::DTypeOf& dtype_of) {
+  Header header(source.metadata());
+  bool same = true;
+  for (const TensorInfo& tensor : source.tensors()) {
+    const std::optional<DType> dtype = dtype_of(tensor);
+    if (dtype && tensor.dtype != dtype) {
+      same = false;
+      header.add(tensor.name, safetensors_name(*dtype), tensor.shape, stored_bytes(tensor.shape, *dtype));
+    } else {
+      header.add(tensor.name, tensor.dtype_name, tensor.shape, tensor.size_bytes);
+    }
+  }
+  return same ? source.read_header() : header.text();
 }
 
 }  // namespace
@@ -37,6 +73,12 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path,
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, const SafetensorsFile& source)
     : pending_(path) {
   start(source.read_header());
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, const SafetensorsFile& source,
+                                     const DTypeOf& dtype_of)
+    : pending_(path) {
+  start(converted_header(source, dtype_of));
 }
 
 void SafetensorsWriter::start(const std::string& header) {

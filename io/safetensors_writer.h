@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +30,11 @@ class SafetensorsWriter {
   // so that equal data gives an equal file. Only the header is read, here; `source` need not outlive the
   // call.
   SafetensorsWriter(const std::filesystem::path& path, const SafetensorsFile& source);
+  // The same, but some tensors in another dtype: the one that `dtype_of` gives, if it gives one. Where that
+  // changes nothing, the header is the source's byte for byte.
+  using DTypeOf = std::function<std::optional<DType>(const TensorInfo&)>;
+  SafetensorsWriter(const std::filesystem::path& path, const SafetensorsFile& source,
+                    const DTypeOf& dtype_of);
 
   const std::vector<TensorInfo>& tensors() const { return tensors_; }
   // The next bytes of a tensor; tensors come in the order of tensors(). Bytes out of turn are a SLUICE_CHECK.

@@ -39,13 +39,13 @@ TEST(WriteHfFolder, ReproducesAnUntrainedModel) {
   for (const int64_t piece_bytes : {4, 1000, 8 << 20}) {
     const TemporaryFolder folder;
     const HfFolder shards(kModels / "llama3");
-    write_hf_folder(shards, folder / "bf16", from(shards), piece_bytes);
+    write_hf_folder(shards, folder / "bf16", from(shards), {.piece_bytes = piece_bytes});
     expect_same_files(kModels / "llama3", folder / "bf16",
                       {"config.json", "generation_config.json", "model-00001-of-00003.safetensors",
                        "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors",
                        "model.safetensors.index.json"});
     const HfFolder single(kModels / "llama_tied");
-    write_hf_folder(single, folder / "fp16", from(single), piece_bytes);
+    write_hf_folder(single, folder / "fp16", from(single), {.piece_bytes = piece_bytes});
     expect_same_files(kModels / "llama_tied", folder / "fp16",
                       {"config.json", "generation_config.json", "model.safetensors"});
   }
@@ -61,16 +61,15 @@ TEST(WriteHfFolder, WritesOtherWeightsInTheStoredDtype) {
                            {"c", DType::f32, {}, std::string(4, ' ')}});
   const HfFolder source(folder / "in");
   std::vector<std::string> asked;
-  write_hf_folder(
-      source, folder / "out",
-      [&](const ModelTensor& tensor, int64_t begin, int64_t end, std::span<float> out) {
-        asked.push_back(tensor.name + " " + std::to_string(begin) + " " + std::to_string(end));
-        const float tie = 1.0F + 0x1p-8F;  // halfway between two bf16: to the even one, 1
-        if (tensor.name == "model.a") out[0] = out[1] = begin == 0 ? tie : 3.0F;
-        if (tensor.name == "model.b") out[0] = 1.0F + 0x1p-11F, out[1] = -2.0F, out[2] = 1e9F;
-        if (tensor.name == "model.c") out[0] = 0.1F;
-      },
-      12);
+  write_hf_folder(source, folder / "out",
+                  [&](const ModelTensor& tensor, int64_t begin, int64_t end, std::span<float> out) {
+                    asked.push_back(tensor.name + " " + std::to_string(begin) + " " + std::to_string(end));
+                    const float tie = 1.0F + 0x1p-8F;  // halfway between two bf16: to the even one, 1
+                    if (tensor.name == "model.a") out[0] = out[1] = begin == 0 ? tie : 3.0F;
+                    if (tensor.name == "model.b") out[0] = 1.0F + 0x1p-11F, out[1] = -2.0F, out[2] = 1e9F;
+                    if (tensor.name == "model.c") out[0] = 0.1F;
+                  },
+                  {.piece_bytes = 12});
   EXPECT_EQ(asked, (std::vector<std::string>{"model.a 0 1", "model.a 1 2", "model.b 0 3", "model.c 0 1"}));
   const HfFolder written(folder / "out");
   float a[4], b[3], c[1];
@@ -87,6 +86,53 @@ TEST(WriteHfFolder, WritesOtherWeightsInTheStoredDtype) {
   std::string frequencies(4, ' ');
   file.read(*file.find("x.rotary_emb.inv_freq"), 0, frequencies.data(), 4);
   EXPECT_EQ(frequencies, "freq");
+}
+
+// Into fp32 and back: no bit is lost, and but for dtypes, offsets and sums nothing changes on the way.
+TEST(WriteHfFolder, WritesAllWeightsInAnotherDtype) {
+  const TemporaryFolder folder;
+  const HfFolder source(kModels / "llama3");
+  write_hf_folder(source, folder / "fp32", from(source), {.dtype = DType::f32});
+  const HfFolder wide(folder / "fp32");
+  ASSERT_EQ(wide.tensors().size(), source.tensors().size());
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < wide.tensors().size(); ++i) {
+    EXPECT_EQ(wide.tensors()[i].name, source.tensors()[i].name);
+    EXPECT_EQ(wide.tensors()[i].dtype, DType::f32);
+    bytes += static_cast<uint64_t>(wide.tensors()[i].row_count() * wide.tensors()[i].row_length()) * 4;
+  }
+  EXPECT_EQ(wide.files()[0].metadata(), source.files()[0].metadata());
+  const std::string index = test::read_all(folder / "fp32/model.safetensors.index.json");
+  EXPECT_NE(index.find("\"total_size\": " + std::to_string(bytes)), std::string::npos)
+      << index.substr(0, 200);
+  std::string config = test::read_all(folder / "fp32/config.json");
+  const size_t at = config.find("float32");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_EQ(config.replace(at, 7, "bfloat16"), test::read_all(kModels / "llama3/config.json"));
+
+  write_hf_folder(wide, folder / "bf16", from(wide), {.dtype = DType::bf16});
+  expect_same_files(kModels / "llama3", folder / "bf16",
+                    {"config.json", "generation_config.json", "model-00001-of-00003.safetensors",
+                     "model-00002-of-00003.safetensors", "model-00003-of-00003.safetensors",
+                     "model.safetensors.index.json"});
+  write_hf_folder(source, folder / "same", from(source), {.dtype = DType::bf16});
+  expect_same_files(folder / "bf16", folder / "same", test::list_all(folder / "bf16"));
+}
+
+TEST(WriteHfFolder, KeepsTheDtypeOfWhatIsNoWeight) {
+  const TemporaryFolder folder;
+  fs::create_directory(folder / "in");
+  test::write_safetensors(folder / "in/model.safetensors", {{"a", DType::f16, {2}, std::string(4, ' ')},
+                                                            {"x.rotary_emb.inv_freq", DType::f16, {1}, "fr"},
+                                                            {"b", DType::f32, {1}, std::string(4, ' ')}});
+  const HfFolder source(folder / "in");
+  write_hf_folder(source, folder / "out", from(source), {.dtype = DType::f32});
+  const SafetensorsFile file(folder / "out/model.safetensors");
+  EXPECT_EQ(file.find("a")->dtype, DType::f32);
+  EXPECT_EQ(file.find("x.rotary_emb.inv_freq")->dtype, DType::f16);
+  std::string frequencies(2, ' ');
+  file.read(*file.find("x.rotary_emb.inv_freq"), 0, frequencies.data(), 2);
+  EXPECT_EQ(frequencies, "fr");
 }
 
 TEST(WriteHfFolder, CopiesTheContentsOfLinks) {
