@@ -8,6 +8,7 @@
 #include "apps/finetune/model/gguf_config.h"
 #include "apps/finetune/model/gguf_metadata.h"
 #include "apps/finetune/model/gguf_tokenizer.h"
+#include "apps/finetune/model/hf_files.h"
 #include "apps/finetune/model/weight_convert.h"
 #include "engine/base/error.h"
 #include "io/file.h"
@@ -128,15 +129,6 @@ void write_weights(const GgufFile& file, const std::vector<ImportedTensor>& list
   SafetensorsWriter writer(path, entries);
   for (const ImportedTensor& tensor : list) write_tensor(file, tensor, writer);
   writer.finish();
-}
-
-void refuse_used_output(const fs::path& output) {
-  std::error_code error;
-  if (!fs::exists(output, error)) return;
-  if (fs::is_directory(output) && fs::is_empty(output)) return;
-  throw Error(ErrorKind::usage, "the output " + output.string() +
-                                    " exists and is not an empty folder. Choose another " +
-                                    "one, or remove it.");
 }
 
 uint64_t needed_bytes(const std::vector<ImportedTensor>& list, const TokenizerFiles& tokenizer) {

@@ -80,4 +80,13 @@ std::vector<std::string> find_other_files(const fs::path& folder) {
   return names;
 }
 
+void refuse_used_output(const fs::path& output) {
+  std::error_code error;
+  if (!fs::exists(output, error)) return;
+  if (fs::is_directory(output) && fs::is_empty(output)) return;
+  throw Error(ErrorKind::usage, "the output " + output.string() +
+                                    " exists and is not an empty folder. Choose another " +
+                                    "one, or remove it.");
+}
+
 }  // namespace sluice

@@ -20,4 +20,7 @@ std::vector<std::string> find_weight_files(const std::filesystem::path& folder);
 // other would carry a stranger's file into the output, and is an Error of kind `data`.
 std::vector<std::string> find_other_files(const std::filesystem::path& folder);
 
+// For a command that makes a new model: throws Error(usage) where `output` exists and is not an empty folder.
+void refuse_used_output(const std::filesystem::path& output);
+
 }  // namespace sluice
