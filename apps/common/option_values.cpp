@@ -200,6 +200,14 @@ OptionValue size_value(std::optional<uint64_t>& target, std::string unset) {
           .assign = [&target](std::string_view text) { target = parse_size(text); }};
 }
 
+OptionValue size_value(uint64_t& target, std::string default_text) {
+  return {.argument = "SIZE",
+          .default_text = std::move(default_text),
+          .implicit = "",
+          .words = {},
+          .assign = [&target](std::string_view text) { target = parse_size(text); }};
+}
+
 OptionValue text_value(std::string& target, std::string argument) {
   return {.argument = std::move(argument),
           .default_text = target,

@@ -46,6 +46,7 @@ OptionValue seed_value(uint64_t& target);
 OptionValue seed_value(std::optional<uint64_t>& target);
 // `unset` says in help what happens without one.
 OptionValue size_value(std::optional<uint64_t>& target, std::string unset);
+OptionValue size_value(uint64_t& target, std::string default_text);
 OptionValue text_value(std::string& target, std::string argument);
 OptionValue list_value(std::vector<std::string>& target, std::string argument);  // each use appends
 OptionValue flag_value(bool& target);

@@ -3,6 +3,7 @@
 #include "apps/finetune/commands.h"
 #include "apps/finetune/model/hf_writer.h"
 #include "apps/finetune/output_folder.h"
+#include "apps/finetune/plan_alternatives.h"
 #include "apps/finetune/plan_report.h"
 #include "apps/finetune/train_setup.h"
 #include "engine/base/error.h"
@@ -13,7 +14,11 @@ namespace {
 void check_output(const TrainOptions& options, const OpenModel& model) {
   if (options.output.empty()) return;
   check_output_folder(options.output);
-  check_room_for(model.folder, options.output);
+  check_room_for(model.folder, options.output, options.export_dtype);
+}
+
+void print_json(const nlohmann::ordered_json& json) {
+  std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
 }
 
 void print(const PlanOptions& options, const Plan& plan, const TrainSetup& setup, const std::string& doubt) {
@@ -21,22 +26,37 @@ void print(const PlanOptions& options, const Plan& plan, const TrainSetup& setup
     nlohmann::ordered_json json = plan_json(plan, setup.trainer);
     json["verdict"] = "go";
     if (!doubt.empty()) json["warning"] = doubt;
-    std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+    print_json(json);
     return;
   }
   std::cout << plan_table(plan, setup.trainer) << "verdict: go" << (doubt.empty() ? "" : ", but ") << doubt
             << "\n";
 }
 
-// The verdict for those who read standard output; the Error goes on to main.
-void print_refusal(const PlanOptions& options, const Error& error) {
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += (all.empty() ? "" : ", or ") + text;
+  return all;
+}
+
+// A refusal is what the plan has to say, and no fault: it goes where the plan would have gone.
+int refuse(const PlanOptions& options, const TrainSetup& setup, const Error& error) {
+  const auto* refusal = dynamic_cast<const PlanRefusal*>(&error);
+  const std::vector<std::string> would_go =
+      refusal != nullptr ? settings_that_would_go(setup, *refusal) : std::vector<std::string>();
   if (options.json) {
-    std::cout << nlohmann::ordered_json{{"verdict", "no-go"}, {"reason", error.what()}}.dump(
-                     2, ' ', false, nlohmann::json::error_handler_t::replace)
-              << "\n";
+    nlohmann::ordered_json json{{"verdict", "no-go"}, {"reason", error.what()}};
+    if (refusal != nullptr) {
+      json["least_" + std::string(name(refusal->tier())) + "_bytes"] = refusal->least_bytes();
+      json["nearest_setting"] = would_go.front();
+      json["would_go"] = would_go;
+    }
+    print_json(json);
   } else {
-    std::cout << "verdict: no-go\n";
+    std::cout << "verdict: no-go\nreason: " << error.what() << "\n";
+    if (!would_go.empty()) std::cout << "would go: " << joined(would_go) << "\n";
   }
+  return exit_code(error.kind());
 }
 
 }  // namespace
@@ -49,8 +69,8 @@ int run_command(const PlanOptions& options) {
     const Plan plan = Trainer::plan(*setup.runtime.device, setup.model.config, setup.trainer);
     print(options, plan, setup, check_machine_memory(plan));
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::resource) print_refusal(options, error);
-    throw;
+    if (error.kind() != ErrorKind::resource) throw;
+    return refuse(options, setup, error);
   }
   return 0;
 }

@@ -124,13 +124,16 @@ class TrainingRun {
                   static_cast<unsigned long long>(trainer_.engine().state_hash()));
     facts_.state_hash = hash;
     facts_.seconds = seconds_since(begin_);  // the last update included
-    save_weights(setup_.model.folder, trainer_.engine().store(), options_.output);
+    facts_.exported =
+        save_weights(setup_.model.folder, trainer_.engine().store(), options_.output, options_.export_dtype);
     facts_.peak = peak();
     nlohmann::ordered_json end = end_event(facts_, options_.output);
     events_.write(end);
     std::cerr << "Trained " << facts_.steps << " steps, " << facts_.tokens << " tokens in "
               << duration_text(facts_.seconds) << "; train_loss " << facts_.train_loss << ". The model is in "
               << options_.output << "\n";
+    if (const std::string warning = export_warning(facts_.exported); !warning.empty())
+      std::cerr << "warning: " << warning << "\n";
     if (facts_.skipped_steps > 0) {
       std::cerr << "warning: " << facts_.skipped_steps
                 << " step(s) were skipped, as their gradient norm was not finite\n";
@@ -171,7 +174,7 @@ void introduce(const TrainOptions& options, const TrainSetup& setup, const Plan&
 int run_command(const TrainOptions& options) {
   check_output_folder(options.output);
   TrainSetup setup = set_up_training(options);
-  check_room_for(setup.model.folder, options.output);
+  check_room_for(setup.model.folder, options.output, options.export_dtype);
   const Plan plan = Trainer::plan(*setup.runtime.device, setup.model.config, setup.trainer);
   if (std::string doubt = check_machine_memory(plan); !doubt.empty())
     setup.warnings.push_back(std::move(doubt));

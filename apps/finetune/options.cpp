@@ -1,10 +1,12 @@
 #include "apps/finetune/options.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 
 #include "apps/common/option_table.h"
 #include "apps/common/pool.h"
+#include "apps/common/version.h"
 #include "engine/base/error.h"
 
 namespace sluice::finetune {
@@ -33,12 +35,15 @@ void add_output(OptionTable& table, std::string& output, Presence presence) {
 }
 
 void add_data(OptionTable& table, DataOptions& data, Presence presence) {
-  table.add("Data",
-            {.name = "data",
-             .value = text_value(data.data, "FILE"),
-             .help = "rows to learn from: .jsonl of {\"text\"} or {\"prompt\", \"completion\"}, or .txt",
-             .aliases = {"dataset", "train_file"},
-             .presence = presence});
+  table.add(
+      "Data",
+      {.name = "data",
+       .value = text_value(data.data, "FILE"),
+       .help =
+           "rows: .jsonl of {\"text\": ...} or {\"prompt\": ..., \"completion\": ...} (only the completion "
+           "is learnt), or .txt",
+       .aliases = {"dataset", "train_file"},
+       .presence = presence});
   table.add("Data", {.name = "max_seq_length",
                      .value = integer_value(data.max_seq_length, {.minimum = 2, .maximum = 1 << 24}),
                      .help = "tokens of a row; longer rows are cut and counted",
@@ -70,7 +75,7 @@ void add_engine(OptionTable& table, EngineOptions& engine) {
                     .aliases = {"precision", "dtype"}});
   table.add(group, {.name = "threads",
                     .value = integer_value(engine.threads, {.minimum = 1, .maximum = 1024}),
-                    .help = "threads of the pool; the default is the cores that may be used",
+                    .help = "threads of the pool; by default one for each core that may be used",
                     .aliases = {"num_threads"}});
   table.add(group, {.name = "prefetch_distance",
                     .value = integer_value(engine.prefetch_distance, {.minimum = 0, .maximum = 64}),
@@ -89,14 +94,17 @@ void add_engine(OptionTable& table, EngineOptions& engine) {
 }
 
 void add_json(OptionTable& table, bool& json) {
-  table.add("Output", {.name = "json", .value = flag_value(json), .help = "print JSON", .aliases = {}});
+  table.add("Output", {.name = "json",
+                       .value = flag_value(json),
+                       .help = "print the result as JSON on standard output",
+                       .aliases = {}});
 }
 
 void add_duration(OptionTable& table, TrainOptions& train) {
   const std::string group = "Batch";
   table.add(group, {.name = "max_steps",
                     .value = integer_value(train.max_steps, {.minimum = -1}),
-                    .help = "optimizer steps; -1: as num_train_epochs says",
+                    .help = "optimizer steps; -1: as many as --num_train_epochs makes",
                     .aliases = {"iters"}});
   table.add(group, {.name = "num_train_epochs",
                     .value = real_value(train.num_train_epochs, {.minimum = 0, .ends = Ends::open}),
@@ -126,7 +134,7 @@ void add_optimizer(OptionTable& table, TrainOptions& train) {
   using Schedule = LearningRateSchedule;
   table.add(group, {.name = "learning_rate",
                     .value = real_value(train.learning_rate, kFromZero),
-                    .help = "its peak",
+                    .help = "at its peak, after the warm-up",
                     .aliases = {"lr"}});
   table.add(group, {.name = "lr_scheduler_type",
                     .value = choice_value<Schedule>(train.lr_scheduler_type,
@@ -163,6 +171,16 @@ void add_optimizer(OptionTable& table, TrainOptions& train) {
                     .aliases = {"clip_grad_norm", "max_norm", "gradient_clipping"}});
 }
 
+OptionValue export_dtype_value(std::optional<DType>& dtype) {
+  return choice_value<std::optional<DType>>(dtype,
+                                            {{"source", std::nullopt},
+                                             {"bf16", DType::bf16},
+                                             {"fp32", DType::f32},
+                                             {"bfloat16", DType::bf16},
+                                             {"float32", DType::f32}},
+                                            3);
+}
+
 void add_train(OptionTable& table, TrainOptions& train, Presence files) {
   add_model(table, train.model);
   add_output(table, train.output, files);
@@ -183,9 +201,13 @@ void add_train(OptionTable& table, TrainOptions& train, Presence files) {
                        .help = "activations to compute again in backward; auto: those that do not fit",
                        .aliases = {"gradient_checkpointing", "grad_checkpoint", "activation_checkpointing",
                                    "enable_activation_checkpointing"}});
+  table.add("Output", {.name = "export_dtype",
+                       .value = export_dtype_value(train.export_dtype),
+                       .help = "of the result; source: as the model's files are",
+                       .aliases = {"save_dtype"}});
   table.add("Output", {.name = "logging_steps",
                        .value = integer_value(train.logging_steps, kFromOne),
-                       .help = "steps from one line on the screen to the next; events.jsonl has every step",
+                       .help = "steps from one line on the screen to the next; events.jsonl has all",
                        .aliases = {"steps_per_report"}});
 }
 
@@ -215,8 +237,10 @@ ParsedCommand finish(const OptionTable& table, Arguments arguments, Options& opt
 ParsedCommand parse_train(Arguments arguments) {
   TrainOptions options;
   options.engine.threads = usable_core_count();
-  OptionTable table("finetune train", "finetune train --model DIR --data FILE --output DIR [options]",
-                    "Fine-tunes a model and writes it as a folder like the one it came from.");
+  OptionTable table(
+      "finetune train", "finetune train --model DIR --data FILE --output DIR [options]",
+      "Fine-tunes a model and writes it as a folder like the one it came from, with events.jsonl, which\n"
+      "has a line for every step. Look before with `finetune plan` and the same options.");
   add_train(table, options, Presence::required);
   add_json(table, options.json);
   ParsedCommand command = finish(table, arguments, options);
@@ -289,6 +313,39 @@ ParsedCommand parse_import(Arguments arguments) {
   return finish(table, arguments, options);
 }
 
+ParsedCommand parse_init(Arguments arguments) {
+  InitOptions options;
+  OptionTable table(
+      "finetune init", "finetune init --config FILE --output DIR [options]",
+      "Makes a model with random weights of a config.json, as a Hugging Face folder. A tokenizer\n"
+      "beside the config comes with it.");
+  table.add("Model", {.name = "config",
+                      .value = text_value(options.config, "FILE"),
+                      .help = "config.json, or the folder that holds it",
+                      .aliases = {"config_name", "model"},
+                      .presence = Presence::required});
+  add_output(table, options.output, Presence::required);
+  table.add("Model", {.name = "seed",
+                      .value = seed_value(options.seed),
+                      .help = "of the weights: the same seed gives the same files",
+                      .aliases = {"random_seed"}});
+  table.add("Model", {.name = "dtype",
+                      .value = choice_value<std::optional<DType>>(options.dtype,
+                                                                  {{"auto", std::nullopt},
+                                                                   {"bf16", DType::bf16},
+                                                                   {"fp32", DType::f32},
+                                                                   {"bfloat16", DType::bf16},
+                                                                   {"float32", DType::f32}},
+                                                                  3),
+                      .help = "of the weights; auto: what config.json says, else bf16",
+                      .aliases = {"torch_dtype"}});
+  table.add("Model", {.name = "max_shard_size",
+                      .value = size_value(options.max_shard_size, "5GB"),
+                      .help = "of tensors in a file; more makes several, with an index",
+                      .aliases = {}});
+  return finish(table, arguments, options);
+}
+
 ParsedCommand parse_tokenize(Arguments arguments) {
   TokenizeOptions options;
   OptionTable table("finetune tokenize", "finetune tokenize --model DIR < FILE",
@@ -309,6 +366,7 @@ constexpr std::array kCommands = {
     CommandRow{"eval", "measure the loss of a model on a file", parse_eval},
     CommandRow{"generate", "continue prompts", parse_generate},
     CommandRow{"import", "make a Hugging Face folder of a GGUF file", parse_import},
+    CommandRow{"init", "make a model with random weights of a config.json", parse_init},
     CommandRow{"tokenize", "print the token ids of lines", parse_tokenize},
 };
 
@@ -318,7 +376,17 @@ std::string commands_help() {
     text += "  " + std::string(row.name) + std::string(10 - row.name.size(), ' ') + std::string(row.summary) +
             "\n";
   }
-  return text + "\nfinetune COMMAND --help lists its options.\n";
+  return text +
+         "\nfinetune COMMAND --help lists its options; finetune --version prints the version.\n"
+         "Option names of other trainers (--lr, --batch_size, --epochs, ...) are understood.\n"
+         "A first run: finetune train --model DIR --data rows.jsonl --output trained\n"
+         "Exit codes: 0 done, 1 a fault of the system, 2 command line, 3 model or data, 4 memory or disk, "
+         "5 loss not finite.\n";
+}
+
+const CommandRow* find_command(std::string_view name) {
+  const auto* row = std::ranges::find(kCommands, name, &CommandRow::name);
+  return row == kCommands.end() ? nullptr : row;
 }
 
 }  // namespace
@@ -326,12 +394,16 @@ std::string commands_help() {
 ParsedCommand parse_command_line(std::span<const std::string> arguments) {
   if (arguments.empty()) throw Error(ErrorKind::usage, "which command?\n" + commands_help());
   const std::string& name = arguments[0];
-  if (name == "-h" || name == "--help" || name == "help") return HelpText{commands_help()};
-  std::vector<std::string> names;
-  for (const CommandRow& row : kCommands) {
-    if (row.name == name) return row.parse(arguments.subspan(1));
-    names.emplace_back(row.name);
+  if (name == "-h" || name == "--help" || name == "help") {
+    const CommandRow* row = arguments.size() > 1 ? find_command(arguments[1]) : nullptr;
+    if (row == nullptr) return HelpText{commands_help()};
+    return row->parse(std::vector<std::string>{"--help"});
   }
+  if (name == "--version" || name == "-V" || name == "version")
+    return HelpText{"finetune " + std::string(kVersion) + "\n"};
+  if (const CommandRow* row = find_command(name)) return row->parse(arguments.subspan(1));
+  std::vector<std::string> names;
+  for (const CommandRow& row : kCommands) names.emplace_back(row.name);
   const std::optional<std::string> nearest = nearest_word(name, names);
   throw Error(ErrorKind::usage, "unknown command '" + name + "'. " +
                                     (nearest ? "Did you mean " + *nearest + "? " : std::string()) +

@@ -57,6 +57,7 @@ struct TrainOptions {
   int64_t gradient_shards = 1;  // divides gradient_accumulation_steps
   uint64_t seed = 42;
   Recompute recompute = Recompute::automatic;  // of activations in backward
+  std::optional<DType> export_dtype;           // of the result: bf16 or f32; empty: as the model's files are
   int64_t logging_steps = 1;                   // on the screen; events.jsonl has every step
   bool json = false;                           // the result as one JSON object on standard output
 };
@@ -87,6 +88,14 @@ struct ImportOptions {
   std::string output;  // folder to make
 };
 
+struct InitOptions {
+  std::string config;  // config.json, or a folder that holds one
+  std::string output;  // folder to make
+  uint64_t seed = 42;
+  std::optional<DType> dtype;               // bf16 or f32; empty: what config.json says, else bf16
+  uint64_t max_shard_size = 5'000'000'000;  // bytes of tensors in a file, as transformers' save_pretrained
+};
+
 struct TokenizeOptions {
   std::string model;
 };
@@ -96,7 +105,7 @@ struct HelpText {
 };
 
 using ParsedCommand = std::variant<HelpText, TrainOptions, PlanOptions, EvalOptions, GenerateOptions,
-                                   ImportOptions, TokenizeOptions>;
+                                   ImportOptions, InitOptions, TokenizeOptions>;
 
 // `arguments` are those behind the program's name: {"train", "--model", ...}. Throws Error(usage).
 ParsedCommand parse_command_line(std::span<const std::string> arguments);

@@ -1,5 +1,6 @@
 #include "apps/finetune/plan_report.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -32,9 +33,18 @@ std::string micro_batches_text(const BatchLimits& limits) {
          std::to_string(limits.tokens_per_row);
 }
 
+// The tape's last entry is the final norm's input: no layer, and nothing to compute again.
+size_t layer_count(const Plan& plan) {
+  return plan.recomputed.empty() ? 0 : plan.recomputed.size() - 1;
+}
+
+int64_t recomputed_layers(const Plan& plan) {
+  const auto begin = plan.recomputed.begin();
+  return std::count(begin, begin + static_cast<ptrdiff_t>(layer_count(plan)), true);
+}
+
 std::string recomputed_text(const Plan& plan) {
-  return std::to_string(plan.recomputed_count()) + " of " + std::to_string(plan.recomputed.size()) +
-         " layers";
+  return std::to_string(recomputed_layers(plan)) + " of " + std::to_string(layer_count(plan)) + " layers";
 }
 
 }  // namespace
@@ -75,8 +85,8 @@ nlohmann::ordered_json plan_json(const Plan& plan, const TrainerOptions& options
           {"parts", parts},
           {"moves_per_step",
            {{"in_bytes", plan.copy_in_bytes_per_walk}, {"out_bytes", plan.copy_out_bytes_per_walk}}},
-          {"recomputed_layers", plan.recomputed_count()},
-          {"layers", plan.recomputed.size()},
+          {"recomputed_layers", recomputed_layers(plan)},
+          {"layers", layer_count(plan)},
           {"prefetch_distance", plan.prefetch_distance}};
 }
 

@@ -74,6 +74,16 @@ std::string example_text(const Dataset& data, int64_t row, const Tokenizer& toke
   return out.str();
 }
 
+std::string export_warning(const ExportReport& exported) {
+  if (2 * exported.unshown <= exported.moved || exported.moved == 0) return "";
+  const double share = 100 * static_cast<double>(exported.unshown) / static_cast<double>(exported.moved);
+  char percent[16];
+  std::snprintf(percent, sizeof percent, "%.0f", std::floor(share));
+  return std::string(percent) +
+         " % of the weights that moved, moved by less than the exported dtype can show, so the exported "
+         "folder's loss may be worse than the run's. Use --export_dtype fp32.";
+}
+
 std::string duration_text(double seconds) {
   char text[48];
   const int64_t whole = std::llround(seconds);

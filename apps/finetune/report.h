@@ -6,8 +6,9 @@
 #include "apps/finetune/data/dataset.h"
 #include "apps/finetune/data/tokenizer.h"
 #include "apps/finetune/options.h"
+#include "apps/finetune/weights.h"
 
-// What training tells people before it starts. Text only; nothing is printed here.
+// What training tells people. Text only; nothing is printed here.
 namespace sluice::finetune {
 
 struct TrainingFacts {
@@ -23,6 +24,9 @@ std::string training_banner(const TrainOptions& options, const TrainingFacts& fa
 // A row as the model sees it: [[what is context only]] stands in brackets, the rest is learnt. Long rows are
 // shown in part.
 std::string example_text(const Dataset& data, int64_t row, const Tokenizer& tokenizer);
+
+// A warning where most of what moved is lost by rounding to the dtype of the export; else an empty text.
+std::string export_warning(const ExportReport& exported);
 
 // "2 h 05 min", "3 min 20 s", "4.2 s".
 std::string duration_text(double seconds);

@@ -47,7 +47,8 @@ Json options_json(const TrainOptions& options) {
                {"gradient_accumulation_steps", options.gradient_accumulation_steps},
                {"gradient_shards", options.gradient_shards},
                {"seed", options.seed},
-               {"recompute", name(options.recompute)}};
+               {"recompute", name(options.recompute)},
+               {"export_dtype", options.export_dtype ? sluice::name(*options.export_dtype) : "source"}};
   json.update(engine_json(options.engine));
   return json;
 }
@@ -98,18 +99,20 @@ Json step_event(const StepFacts& facts) {
 }
 
 Json end_event(const RunFacts& facts, const std::string& output) {
-  return {{"event", "end"},
-          {"steps", facts.steps},
-          {"state_hash", facts.state_hash},
-          {"loss", facts.loss},
-          {"train_loss", facts.train_loss},
-          {"tokens", facts.tokens},
-          {"label_tokens", facts.label_tokens},
-          {"seconds", facts.seconds},
-          {"tokens_per_second", facts.seconds > 0 ? static_cast<double>(facts.tokens) / facts.seconds : 0.0},
-          {"skipped_steps", facts.skipped_steps},
-          {"peak_bytes", peak_json(facts.peak)},
-          {"output", output}};
+  return {
+      {"event", "end"},
+      {"steps", facts.steps},
+      {"state_hash", facts.state_hash},
+      {"loss", facts.loss},
+      {"train_loss", facts.train_loss},
+      {"tokens", facts.tokens},
+      {"label_tokens", facts.label_tokens},
+      {"seconds", facts.seconds},
+      {"tokens_per_second", facts.seconds > 0 ? static_cast<double>(facts.tokens) / facts.seconds : 0.0},
+      {"skipped_steps", facts.skipped_steps},
+      {"peak_bytes", peak_json(facts.peak)},
+      {"exported", {{"moved_weights", facts.exported.moved}, {"unshown_weights", facts.exported.unshown}}},
+      {"output", output}};
 }
 
 }  // namespace sluice::finetune

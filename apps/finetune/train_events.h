@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/finetune/train_setup.h"
+#include "apps/finetune/weights.h"
 
 // What a training run writes into its event log (events.h), and how its fields are called.
 namespace sluice::finetune {
@@ -32,6 +33,7 @@ struct RunFacts {
   int64_t label_tokens = 0;
   double seconds = 0;
   PeakBytes peak;
+  ExportReport exported;
   std::string state_hash;  // 16 hexadecimal digits
 };
 

@@ -13,7 +13,8 @@
 namespace sluice::finetune {
 namespace {
 
-constexpr int64_t kPieceElements = int64_t{2} << 20;  // 8 MiB of fp32
+constexpr int64_t kPieceElements = int64_t{2} << 20;      // 8 MiB of fp32
+constexpr int64_t kComparedElements = int64_t{64} << 10;  // of the source, read again at export
 
 std::string shape_text(const std::vector<int64_t>& shape) {
   std::string text = "[";
@@ -57,6 +58,84 @@ std::optional<TensorId> find_tensor(const ModelSpec& model, std::string_view nam
   return TensorId{static_cast<int32_t>(at - model.tensors.begin())};
 }
 
+// As a file of this dtype gives it back.
+float stored(DType dtype, float value) {
+  if (dtype == DType::bf16) return to_float(to_bfloat16(value));
+  return dtype == DType::f16 ? to_float(to_float16(value)) : value;
+}
+
+// The weights of an export, and how much of what training did they show.
+class Export {
+ public:
+  Export(const HfFolder& source, const TensorStore& store, std::optional<DType> dtype)
+      : source_(source), store_(store), dtype_(dtype) {}
+
+  const ExportReport& report() const { return report_; }
+
+  void fill(const ModelTensor& tensor, int64_t row_begin, int64_t row_end, std::span<float> out) {
+    const std::optional<TensorId> id = find(tensor.name);
+    if (!id) {  // carried over untouched: the model has no use for it
+      source_.read_rows(tensor, row_begin, row_end, out.data());
+      return;
+    }
+    const DType dtype = dtype_.value_or(tensor.dtype);
+    read(*id, tensor, row_begin, row_end, out);
+    // A tied head that is stored as well repeats the embedding, which has been counted.
+    const bool counted =
+        store_.model().tensor(*id).trainable && store_.model().tensor(*id).name == tensor.name;
+    if (counted && dtype != DType::f32) compare(tensor, row_begin, out, dtype);
+    if (dtype == DType::bf16) round_as_split(out);
+  }
+
+ private:
+  std::optional<TensorId> find(const std::string& name) const {
+    if (const std::optional<TensorId> id = find_tensor(store_.model(), name)) return id;
+    if (name != "lm_head.weight") return std::nullopt;
+    return find_tensor(store_.model(), "model.embed_tokens.weight");  // tied
+  }
+
+  void read(TensorId id, const ModelTensor& tensor, int64_t row_begin, int64_t row_end,
+            std::span<float> out) {
+    if (store_.model().tensor(id).rows > 1 || tensor.shape.size() == 2) {
+      store_.read_rows(id, row_begin, row_end - row_begin, out.data());
+      return;
+    }
+    vector_.resize(static_cast<size_t>(store_.model().tensor(id).cols));
+    store_.read_rows(id, 0, 1, vector_.data());
+    std::copy(vector_.begin() + row_begin, vector_.begin() + row_end, out.begin());
+  }
+
+  // In small pieces: the memory of what is read again comes on top of the export's own.
+  void compare(const ModelTensor& tensor, int64_t row_begin, std::span<const float> masters, DType dtype) {
+    const int64_t length = tensor.row_length();
+    const int64_t step = std::max<int64_t>(1, kComparedElements / length);
+    const int64_t row_end = row_begin + static_cast<int64_t>(masters.size()) / length;
+    for (int64_t row = row_begin; row < row_end; row += step) {
+      const int64_t end = std::min(row + step, row_end);
+      before_.resize(static_cast<size_t>((end - row) * length));
+      source_.read_rows(tensor, row, end, before_.data());
+      count(masters.subspan(static_cast<size_t>((row - row_begin) * length), before_.size()), dtype);
+    }
+  }
+
+  void count(std::span<const float> masters, DType dtype) {
+    for (size_t i = 0; i < masters.size(); ++i) {
+      if (masters[i] == before_[i]) continue;
+      ++report_.moved;
+      const float shown = dtype == DType::bf16 && std::isfinite(masters[i]) ? to_float(split(masters[i]).high)
+                                                                            : stored(dtype, masters[i]);
+      if (shown == stored(dtype, before_[i])) ++report_.unshown;
+    }
+  }
+
+  const HfFolder& source_;
+  const TensorStore& store_;
+  const std::optional<DType> dtype_;
+  ExportReport report_;
+  std::vector<float> vector_;
+  std::vector<float> before_;
+};
+
 }  // namespace
 
 void check_weights(const HfFolder& folder, const ModelSpec& model) {
@@ -80,28 +159,15 @@ void load_weights(const HfFolder& folder, TensorStore& store) {
   }
 }
 
-void save_weights(const HfFolder& source, const TensorStore& store, const std::filesystem::path& output) {
-  const ModelSpec& model = store.model();
-  std::vector<float> whole_vector;
+ExportReport save_weights(const HfFolder& source, const TensorStore& store,
+                          const std::filesystem::path& output, std::optional<DType> dtype) {
+  Export run(source, store, dtype);
   write_hf_folder(source, output,
                   [&](const ModelTensor& tensor, int64_t row_begin, int64_t row_end, std::span<float> out) {
-                    std::optional<TensorId> id = find_tensor(model, tensor.name);
-                    if (!id && tensor.name == "lm_head.weight")
-                      id = find_tensor(model, "model.embed_tokens.weight");  // tied
-                    if (!id) {  // carried over untouched: the model has no use for it
-                      source.read_rows(tensor, row_begin, row_end, out.data());
-                      return;
-                    }
-                    if (model.tensor(*id).rows > 1 || tensor.shape.size() == 2) {
-                      store.read_rows(*id, row_begin, row_end - row_begin, out.data());
-                    } else {
-                      whole_vector.resize(static_cast<size_t>(model.tensor(*id).cols));
-                      store.read_rows(*id, 0, 1, whole_vector.data());
-                      std::copy(whole_vector.begin() + row_begin, whole_vector.begin() + row_end,
-                                out.begin());
-                    }
-                    if (tensor.dtype == DType::bf16) round_as_split(out);
-                  });
+                    run.fill(tensor, row_begin, row_end, out);
+                  },
+                  {.dtype = dtype});
+  return run.report();
 }
 
 }  // namespace sluice::finetune

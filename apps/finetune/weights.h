@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 
 #include "apps/finetune/model/config.h"
 #include "apps/finetune/model/hf_folder.h"
@@ -15,8 +17,17 @@ void load_weights(const HfFolder& folder, TensorStore& store);
 // Throws as load_weights would, without reading weights.
 void check_weights(const HfFolder& folder, const ModelSpec& model);
 
-// A folder like `source` with the store's weights (write_hf_folder). Whoever calls has waited for the last
+// What an export could not show of the training: elements that moved from what `source` holds, as masters in
+// fp32, and those of them that the stored dtype rounds back to where they began.
+struct ExportReport {
+  int64_t moved = 0;
+  int64_t unshown = 0;
+};
+
+// A folder like `source` with the store's weights (write_hf_folder), in another dtype if one is given. Reads
+// the source's weights again meanwhile, piece by piece, to compare. Whoever calls has waited for the last
 // update.
-void save_weights(const HfFolder& source, const TensorStore& store, const std::filesystem::path& output);
+ExportReport save_weights(const HfFolder& source, const TensorStore& store,
+                          const std::filesystem::path& output, std::optional<DType> dtype = {});
 
 }  // namespace sluice::finetune

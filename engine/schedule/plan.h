@@ -154,8 +154,8 @@ inline constexpr std::string_view kGradientStaging = "gradients on their way to 
 // Pure. Keeps everything where there is no limit. Under a device limit gives up kept weights first, then
 // keeps the activations of fewer layers, then fetches less far ahead. Under a host limit, where there is a
 // disk, moves to it the moments of one block after another (those that are updated last first), then waiting
-// gradients, then weights, then reads less far ahead. Throws Error(resource) naming the least limit that
-// would do.
+// gradients, then weights, then reads less far ahead. Throws PlanRefusal, which knows the least limit
+// that would do.
 Plan make_plan(const PlanRequest& request);
 
 // The least bytes of each tier that any plan of this request needs.

@@ -4,6 +4,7 @@
 #include "engine/base/error.h"
 #include "engine/base/math.h"
 #include "engine/schedule/plan.h"
+#include "engine/schedule/plan_refusal.h"
 
 namespace sluice {
 namespace {
@@ -421,12 +422,13 @@ size_t least_host_bytes(const PlanRequest& request) {
 
 namespace {
 
-[[noreturn]] void refuse(std::string_view tier, size_t limit, size_t least, std::string_view what_else) {
-  throw Error(ErrorKind::resource,
-              "the " + std::string(tier) + " limit of " + format_bytes(limit) +
-                  " is too small: the least that this run needs is " + format_bytes(least) + " (" +
-                  std::to_string(least) + " bytes). Try --" + std::string(tier) + "_memory " +
-                  std::to_string(least / (size_t{1} << 20) + 1) + "MiB, " + std::string(what_else) + ".");
+[[noreturn]] void refuse(Tier tier, size_t limit, size_t least, std::string_view what_else) {
+  throw PlanRefusal(tier, least,
+                    "the " + std::string(name(tier)) + " limit of " + format_bytes(limit) +
+                        " is too small: the least that this run needs is " + format_bytes(least) + " (" +
+                        std::to_string(least) + " bytes). Try --" + std::string(name(tier)) + "_memory " +
+                        std::to_string(divide_up(least, size_t{1} << 20)) + "MiB, " + std::string(what_else) +
+                        ".");
 }
 
 }  // namespace
@@ -446,10 +448,10 @@ Plan make_plan(const PlanRequest& request) {
     }
   }
   if (!device_fits) {
-    refuse("device", *request.device_limit_bytes, least_device_bytes(request),
+    refuse(Tier::device, *request.device_limit_bytes, least_device_bytes(request),
            "or fewer or shorter rows a micro-batch");
   }
-  refuse("host", *request.host_limit_bytes, least_host_bytes(request),
+  refuse(Tier::host, *request.host_limit_bytes, least_host_bytes(request),
          request.disk ? "or fewer or shorter rows a micro-batch"
                       : "or name a folder on a fast drive with --spill_dir");
 }

@@ -20,6 +20,8 @@ class DatasetReader {
   }
 
   Dataset read() {
+    if (!std::filesystem::exists(out_.path_))
+      throw Error(ErrorKind::data, "there is no data file " + out_.path_ + ". Is the path right?");
     std::string extension = std::filesystem::path(out_.path_).extension().string();
     std::transform(extension.begin(), extension.end(), extension.begin(),
                    [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });

@@ -1,6 +1,8 @@
 // The program `finetune` from outside: results, exit codes (docs/exit-codes.md), messages, and what it leaves
 // behind.
+#include <cmath>
 #include <csignal>
+#include <cstring>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -9,6 +11,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "apps/common/version.h"
 #include "io/safetensors.h"
 #include "tests/support/child_process.h"
 #include "tests/support/source_tree.h"
@@ -20,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kRows =
     "{\"prompt\": \"Who are you?\", \"completion\": \" A sluice.\"}\n"
@@ -242,10 +246,149 @@ TEST_F(CliTest, PlanPrintsATableOrRefusesWithTheNumberThatWouldDo) {
        {"device\n", "host\n", "sum", "process base", "weights to the device", "verdict: go"}) {
     EXPECT_THAT(go.out, HasSubstr(text));
   }
-  const test::Outcome refused = run({"plan", "--model", model_, "--device_memory", "1KiB", "--json"});
+  EXPECT_THAT(go.out, HasSubstr("recomputed in backward: 0 of 2 layers;"));
+  const test::Outcome refused = run({"plan", "--model", model_, "--device_memory", "1KiB"});
   EXPECT_EQ(refused.code, 4);
-  EXPECT_EQ(json::parse(refused.out)["verdict"], "no-go");
-  EXPECT_THAT(refused.err, HasSubstr("Try --device_memory"));
+  EXPECT_THAT(refused.out, HasSubstr("verdict: no-go\nreason: the device limit of 1.00 KiB is too small"));
+  EXPECT_THAT(refused.out, HasSubstr("would go: --device_memory "));
+  EXPECT_EQ(refused.err, "") << "a refusal is the plan's result";
+}
+
+// Every setting that a refusal names goes, and the least is the least.
+TEST_F(CliTest, ARefusedPlanNamesWhatWouldGo) {
+  const Arguments plan{
+      "plan",        "--model", model_,  "--max_seq_length", "512", "--per_device_train_batch_size", "4",
+      "--recompute", "none",    "--json"};
+  const auto with = [&](const Arguments& more) {
+    Arguments arguments = plan;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run(arguments);
+  };
+  const test::Outcome refused = with({"--device_memory", "4MiB"});
+  ASSERT_EQ(refused.code, 4) << refused.err;
+  const json said = json::parse(refused.out);
+  EXPECT_EQ(said["verdict"], "no-go");
+  EXPECT_THAT(said["reason"], HasSubstr("the device limit of 4.00 MiB is too small"));
+  const auto least = said["least_device_bytes"].get<uint64_t>();
+  EXPECT_EQ(with({"--device_memory", std::to_string(least)}).code, 0);
+  EXPECT_EQ(with({"--device_memory", std::to_string(least - 1)}).code, 4);
+  EXPECT_EQ(said["nearest_setting"], said["would_go"][0]);
+  std::vector<std::string> options;
+  for (const std::string setting : said["would_go"]) {
+    const size_t space = setting.find(' ');
+    options.push_back(setting.substr(0, space));
+    EXPECT_EQ(with({"--device_memory", "4MiB", options.back(), setting.substr(space + 1)}).code, 0)
+        << setting;
+  }
+  EXPECT_EQ(options[0], "--device_memory");
+  EXPECT_THAT(options, ::testing::Contains("--max_seq_length"));
+}
+
+TEST_F(CliTest, TellsItsVersion) {
+  const test::Outcome version = run({"--version"});
+  EXPECT_EQ(version.code, 0);
+  EXPECT_EQ(version.out, "finetune " + std::string(kVersion) + "\n");
+  EXPECT_EQ(run({"version"}).out, version.out);
+}
+
+TEST_F(CliTest, ExportsInTheDtypeAskedFor) {
+  const Arguments little{"--learning_rate", "1e-7", "--compute_dtype", "fp32"};
+  Arguments wide = little;
+  wide.insert(wide.end(), {"--export_dtype", "fp32"});
+  const test::Outcome as_source = train(folder_ / "source", little);
+  const test::Outcome as_fp32 = train(folder_ / "fp32", wide);
+  ASSERT_EQ(as_source.code, 0) << as_source.err;
+  ASSERT_EQ(as_fp32.code, 0) << as_fp32.err;
+  EXPECT_EQ(results(folder_ / "source"), results(folder_ / "fp32"));
+
+  const json lost = read_events(folder_ / "source").back()["exported"];
+  EXPECT_GT(lost["moved_weights"], 10000);
+  EXPECT_GT(lost["unshown_weights"], lost["moved_weights"].get<int64_t>() / 2);
+  EXPECT_THAT(as_source.err, HasSubstr("moved by less than the exported dtype can show"));
+  EXPECT_THAT(as_source.err, HasSubstr("--export_dtype fp32"));
+  EXPECT_EQ(read_events(folder_ / "fp32").back()["exported"]["unshown_weights"], 0);
+  EXPECT_THAT(as_fp32.err, Not(HasSubstr("dtype can show")));
+
+  const SafetensorsFile file(folder_ / "fp32/model.safetensors");
+  for (const TensorInfo& tensor : file.tensors()) EXPECT_EQ(tensor.dtype, DType::f32) << tensor.name;
+  EXPECT_EQ(json::parse(test::read_all(folder_ / "fp32/config.json"))["torch_dtype"], "float32");
+  EXPECT_EQ(test::read_all(folder_ / "fp32/tokenizer.json"), test::read_all(model_ / "tokenizer.json"));
+  EXPECT_EQ(run({"eval", "--model", folder_ / "fp32", "--data", data_}).code, 0);
+}
+
+TEST_F(CliTest, ATrainingThatTheExportShowsIsNoWarning) {
+  const test::Outcome outcome = train(output_, {"--learning_rate", "0.1"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, Not(HasSubstr("dtype can show")));
+}
+
+// Logits stay small, for what the last norm divides by 10^37 the head multiplies by it; but that norm's
+// gradient has the head's factor only, and is beyond fp32.
+void let_gradients_overflow(const fs::path& model) {
+  const fs::path path = model / "model.safetensors";
+  const SafetensorsFile file(path);
+  std::string bytes = test::read_all(path);
+  const auto edit = [&](const char* name,
+                        const std::function<float(int64_t row, int64_t col, float)>& value) {
+    const TensorInfo& tensor = *file.find(name);
+    const int64_t cols = tensor.shape.back();
+    for (int64_t i = 0; i < element_count(tensor.shape); ++i) {
+      char* const at = bytes.data() + tensor.offset + static_cast<size_t>(i) * sizeof(float);
+      float number = 0;
+      std::memcpy(&number, at, sizeof number);
+      number = value(i / cols, i % cols, number);
+      std::memcpy(at, &number, sizeof number);
+    }
+  };
+  edit("model.embed_tokens.weight", [](int64_t, int64_t col, float old) { return col == 0 ? 100.0F : old; });
+  edit("model.norm.weight", [](int64_t, int64_t, float) { return 2e-38F; });
+  edit("lm_head.weight",
+       [](int64_t row, int64_t col, float old) { return col == 0 ? (row % 2 == 0 ? 3e38F : -3e38F) : old; });
+  test::write_all(path, bytes);
+}
+
+TEST_F(CliTest, AStepWhoseGradientNormIsNotFiniteIsSkipped) {
+  edit_config([](json& config) { config["tie_word_embeddings"] = false; });
+  const fs::path model = folder_ / "fresh";
+  ASSERT_EQ(run({"init", "--config", model_, "--output", model, "--dtype", "fp32"}).code, 0);
+  let_gradients_overflow(model);
+  const auto train_fresh = [&](const fs::path& output, const std::string& steps) {
+    return train(output, {"--model", model, "--compute_dtype", "fp32", "--max_steps", steps});
+  };
+  const test::Outcome outcome = train_fresh(output_, "3");
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("SKIPPED: the gradient norm is not finite"));
+  EXPECT_THAT(outcome.err, HasSubstr("3 step(s) were skipped"));
+  const std::vector<json> events = read_events(output_);
+  ASSERT_EQ(events.size(), 5u);
+  for (size_t step = 1; step <= 3; ++step) {
+    EXPECT_EQ(events[step]["skipped"], true);
+    EXPECT_TRUE(events[step]["grad_norm"].is_null()) << events[step];
+    EXPECT_GT(events[step]["loss"], 1.0);
+  }
+  EXPECT_EQ(events[4]["skipped_steps"], 3);
+  EXPECT_EQ(events[4]["exported"]["moved_weights"], 0);
+  EXPECT_TRUE(test::read_all(output_ / "model.safetensors") == test::read_all(model / "model.safetensors"));
+  ASSERT_EQ(train_fresh(folder_ / "one", "1").code, 0);
+  EXPECT_EQ(read_events(folder_ / "one").back()["state_hash"], events[4]["state_hash"]);
+}
+
+TEST_F(CliTest, InitMakesAModelThatTrains) {
+  const fs::path fresh = folder_ / "fresh";
+  const test::Outcome outcome =
+      run({"init", "--config", model_ / "config.json", "--seed", "5", "--output", fresh});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("random parameters"));
+  EXPECT_EQ(test::list_all(fresh), (std::vector<std::string>{"config.json", "generation_config.json",
+                                                             "model.safetensors", "tokenizer.json"}));
+  ASSERT_EQ(train(output_, {"--model", fresh}).code, 0);
+  const double loss = read_events(output_)[1]["loss"];
+  EXPECT_NEAR(loss, std::log(264), 0.3) << "of a model that knows nothing";
+  EXPECT_EQ(run({"init", "--config", model_, "--output", fresh}).code, 2) << "not empty";
+  edit_config([](json& config) { config["model_type"] = "mystery"; });
+  const test::Outcome refused = run({"init", "--config", model_, "--output", folder_ / "more"});
+  EXPECT_EQ(refused.code, 3);
+  EXPECT_THAT(refused.err, HasSubstr("mystery"));
 }
 
 TEST_F(CliTest, EvalIsTheSameWhateverTheBatchSize) {
@@ -381,6 +524,10 @@ TEST_F(CliTest, DataThatCannotBeLearntFrom) {
   expect_train_failure(5, {"data.jsonl", "all labels masked"}, {"--max_seq_length", "4"});
   fs::remove(data_);
   expect_train_failure(3, {"data.jsonl"});
+  expect_train_failure(3, {"there is no data file ", "/rows. Is"}, {"--data", folder_ / "rows"});
+  test::write_all(folder_ / "rows", "text");
+  expect_train_failure(3, {"the kind of file without extension is not supported"},
+                       {"--data", folder_ / "rows"});
 }
 
 TEST_F(CliTest, RowsWithoutLabelsAndCutRowsAreNamed) {

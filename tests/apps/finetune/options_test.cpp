@@ -74,6 +74,7 @@ TEST(TrainOptions, DefaultsAreTheDocumentedOnes) {
   EXPECT_EQ(options.seed, 42u);
   EXPECT_EQ(options.recompute, Recompute::automatic);
   EXPECT_EQ(options.logging_steps, 1);
+  EXPECT_FALSE(options.export_dtype.has_value());
   EXPECT_FALSE(options.engine.compute_dtype.has_value());
   EXPECT_FALSE(options.engine.device_memory.has_value());
   EXPECT_EQ(options.engine.threads, usable_core_count());
@@ -119,6 +120,8 @@ TEST(TrainOptions, EveryOptionIsRead) {
                                       "all",
                                       "--logging_steps",
                                       "10",
+                                      "--export_dtype",
+                                      "fp32",
                                       "--compute_dtype",
                                       "fp32",
                                       "--device_memory",
@@ -148,6 +151,7 @@ TEST(TrainOptions, EveryOptionIsRead) {
   EXPECT_EQ(options.seed, UINT64_MAX);
   EXPECT_EQ(options.recompute, Recompute::all);
   EXPECT_EQ(options.logging_steps, 10);
+  EXPECT_EQ(options.export_dtype, DType::f32);
   EXPECT_EQ(options.engine.compute_dtype, DType::f32);
   EXPECT_EQ(options.engine.device_memory, 512u << 20);
   EXPECT_EQ(options.engine.threads, 3);
@@ -312,9 +316,10 @@ TEST(Help, ListsEveryVisibleOptionWithItsDefault) {
 
 TEST(Help, ExistsForEveryCommandAndForAll) {
   const std::string all = help({"--help"});
-  for (const char* command : {"train", "plan", "eval", "generate", "import", "tokenize"}) {
+  for (const char* command : {"train", "plan", "eval", "generate", "import", "init", "tokenize"}) {
     EXPECT_THAT(all, HasSubstr(command));
     EXPECT_THAT(help({command, "--help"}), HasSubstr("Usage: finetune " + std::string(command)));
+    EXPECT_EQ(help({"help", command}), help({command, "--help"}));
   }
 }
 
@@ -341,6 +346,27 @@ TEST(OtherCommands, GenerateTakesSeveralPromptsOfAnyText) {
   EXPECT_EQ(options.prompts, (std::vector<std::string>{odd, odd, ""}));
   EXPECT_EQ(options.max_new_tokens, 5);
   EXPECT_THAT(usage_error({"generate", "--model", "m"}), HasSubstr("needs --prompt TEXT"));
+}
+
+TEST(OtherCommands, VersionIsAFlagOrACommand) {
+  EXPECT_THAT(help({"--version"}), HasSubstr("finetune 0."));
+  EXPECT_EQ(help({"version"}), help({"--version"}));
+  EXPECT_EQ(help({"-V"}), help({"--version"}));
+}
+
+TEST(OtherCommands, InitReadsItsOptions) {
+  const auto options = parsed<InitOptions>({"init", "--config", "c.json", "--output", "o", "--seed", "9",
+                                            "--dtype", "fp32", "--max_shard_size", "2GB"});
+  EXPECT_EQ(options.config, "c.json");
+  EXPECT_EQ(options.output, "o");
+  EXPECT_EQ(options.seed, 9u);
+  EXPECT_EQ(options.dtype, DType::f32);
+  EXPECT_EQ(options.max_shard_size, 2'000'000'000u);
+  const auto defaults = parsed<InitOptions>({"init", "--config", "c.json", "--output", "o"});
+  EXPECT_EQ(defaults.seed, 42u);
+  EXPECT_FALSE(defaults.dtype.has_value());
+  EXPECT_EQ(defaults.max_shard_size, 5'000'000'000u);
+  EXPECT_THAT(usage_error({"init", "--output", "o"}), HasSubstr("needs --config FILE"));
 }
 
 TEST(OtherCommands, ImportTakesItsFileAsABareWord) {
