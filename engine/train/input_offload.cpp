@@ -59,7 +59,7 @@ void InputOffload::begin_backward(int layer) {
 
 void InputOffload::fetch(int layer) {
   slot_layers_[static_cast<size_t>(slot_of(layer))] = layer;
-  arrival_.emplace();
+  arrival_ = Arrival{Ticket(), -1};
   Mover::Fetch fetch{.device = slot(layer),
                      .host = memory_.store + static_cast<size_t>(layer) * plan_.boundary_slot_bytes,
                      .size_bytes = plan_.boundary_slot_bytes,
