@@ -1,5 +1,6 @@
 #include "tests/support/state_trial.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/base/math.h"
@@ -57,7 +58,7 @@ void write_block(StateFile& state, IoQueue& queue, BlockId block, int slot, uint
     const OwnPiece own(state.layout(), block, section, slot);
     const std::vector<std::byte> bytes = contents(state.layout(), block, section, step);
     // Whatever lies behind the section's end must not matter.
-    std::memset(own.memory.data(), 0xAB, own.memory.size_bytes());
+    std::ranges::fill(own.memory.bytes(), std::byte{0xAB});
     if (!bytes.empty()) std::memcpy(own.memory.data(), bytes.data(), bytes.size());
     state.write_pieces(queue, {&own.piece, 1});
   }

@@ -1,6 +1,6 @@
 #include "engine/store/state_file.h"
 
-#include <cstring>
+#include <algorithm>
 #include <fcntl.h>
 #include <fstream>
 #include <gmock/gmock.h>
@@ -94,7 +94,7 @@ void expect_round_trips(StateFile& state, IoQueue& queue) {
     std::copy(bytes.begin(), bytes.end(), own.piece.data);
     state.write_pieces(queue, {&own.piece, 1});
     EXPECT_TRUE(test::block_holds(state, queue, BlockId{i}, 0, 7)) << "block " << i;
-    std::memset(own.memory.data(), 1, own.memory.size_bytes());
+    std::ranges::fill(own.memory.bytes(), std::byte{1});
     state.read_pieces(queue, {&own.piece, 1});
     EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), own.piece.data)) << "block " << i;
   }
@@ -103,7 +103,7 @@ void expect_round_trips(StateFile& state, IoQueue& queue) {
     const std::vector<std::byte> bytes = test::contents(layout, BlockId{i}, Section::gradient, 9);
     std::copy(bytes.begin(), bytes.end(), own.piece.data);
     state.write_pieces(queue, {&own.piece, 1});
-    std::memset(own.memory.data(), 1, own.memory.size_bytes());
+    std::ranges::fill(own.memory.bytes(), std::byte{1});
     state.read_pieces(queue, {&own.piece, 1});
     EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), own.piece.data)) << "block " << i;
   }
