@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// What does one thing at a time: a lane, or both lanes of a disk.
+// What does one thing at a time: a lane, or lanes that share a disk or a processor.
 struct Resource {
   double free = 0;
   int last_span = -1;
@@ -19,7 +19,7 @@ class Simulation {
   Simulation(std::span<const SimTask> step, const SimOptions& options)
       : step_(step), options_(options), span_of_(step.size() * static_cast<size_t>(options.step_count), -1) {
     for (size_t i = 0; i < step.size(); ++i) {
-      queues_[step[i].lane].push_back(static_cast<int>(i));
+      queue_of(step[i]).tasks.push_back(static_cast<int>(i));
       check(static_cast<int>(i));
     }
   }
@@ -33,8 +33,14 @@ class Simulation {
   }
 
  private:
-  struct Start {
+  struct Queue {
     Lane lane = Lane::compute;
+    int number = 0;
+    std::vector<int> tasks = {};  // of a step
+    size_t placed = 0;            // of all steps
+  };
+  struct Start {
+    size_t queue = 0;
     double begin = 0;
     int held_up_by = -1;
     size_t submitted = 0;  // position in the order of all steps
@@ -48,22 +54,28 @@ class Simulation {
       SLUICE_CHECK(before >= 0 && static_cast<size_t>(before) < step_.size(), task.label);
   }
 
-  Resource& resource(Lane lane) {
-    const bool shared = options_.disk == DiskQueue::one && lane == Lane::disk_write;
-    return resources_[shared ? Lane::disk_read : lane];
+  Queue& queue_of(const SimTask& task) {
+    for (Queue& queue : queues_)
+      if (queue.lane == task.lane && queue.number == task.queue) return queue;
+    return queues_.emplace_back(Queue{task.lane, task.queue});
   }
 
-  // When the lane's next task can begin; nullopt where something before it is not placed yet, or the lane has
-  // none.
-  std::optional<Start> head(Lane lane) {
-    const std::vector<int>& queue = queues_[lane];
-    if (queue.empty()) return std::nullopt;
-    const size_t step = placed_[lane] / queue.size();
+  Resource& resource(Lane lane) {
+    const bool disk = lane == Lane::disk_read || lane == Lane::disk_write;
+    if (disk) return resources_[options_.disk == DiskQueue::one ? Lane::disk_read : lane];
+    return resources_[options_.processors == Processors::one ? Lane::compute : lane];
+  }
+
+  // When the queue's next task can begin; nullopt where something before it is not placed yet, or the queue
+  // has none.
+  std::optional<Start> head(size_t number) {
+    const Queue& queue = queues_[number];
+    const size_t step = queue.placed / queue.tasks.size();
     if (step >= static_cast<size_t>(options_.step_count)) return std::nullopt;
-    const int index = queue[placed_[lane] % queue.size()];
+    const int index = queue.tasks[queue.placed % queue.tasks.size()];
     const SimTask& task = step_[static_cast<size_t>(index)];
-    const Resource& on = resource(lane);
-    Start start{lane, on.free, on.last_span, step * step_.size() + static_cast<size_t>(index)};
+    const Resource& on = resource(queue.lane);
+    Start start{number, on.free, on.last_span, step * step_.size() + static_cast<size_t>(index)};
     const auto after = [&](int task_before, size_t step_before) {
       const int span = span_of_[step_before * step_.size() + static_cast<size_t>(task_before)];
       if (span < 0) return false;
@@ -86,8 +98,8 @@ class Simulation {
   // as it comes after one of these.
   Start next() {
     std::optional<Start> first;
-    for (size_t lane = 0; lane < kLaneCount; ++lane) {
-      const std::optional<Start> other = head(static_cast<Lane>(lane));
+    for (size_t queue = 0; queue < queues_.size(); ++queue) {
+      const std::optional<Start> other = head(queue);
       if (!other) continue;
       const bool earlier = !first || other->begin < first->begin ||
                            (other->begin == first->begin && other->submitted < first->submitted);
@@ -107,8 +119,8 @@ class Simulation {
                                .end = end,
                                .held_up_by = next.held_up_by});
     span_of_[next.submitted] = span;
-    resource(next.lane) = {end, span};
-    ++placed_[next.lane];
+    resource(queues_[next.queue].lane) = {end, span};
+    ++queues_[next.queue].placed;
   }
 
   void find_critical_path() {
@@ -123,20 +135,23 @@ class Simulation {
     std::ranges::reverse(path);
   }
 
-  // Steps may settle into a pattern of several, so the later half of them is averaged.
+  // Steps may settle into a pattern of several, so the later ones are averaged. Not the last: nothing runs
+  // under its end.
   void judge_steady_state() {
-    const int from_step = options_.step_count / 2;
-    const double step_count = options_.step_count - from_step;
-    double from = 0;
+    const int to_step = options_.step_count > 2 ? options_.step_count - 1 : options_.step_count;
+    const int from_step = to_step / 2;
+    const double step_count = to_step - from_step;
+    double from = 0, to = 0;
     for (const Timeline::Span& span : timeline_.spans) {
       if (span.step < from_step) from = std::max(from, span.end);
-      if (span.step >= from_step)
+      if (span.step < to_step) to = std::max(to, span.end);
+      if (span.step >= from_step && span.step < to_step)
         timeline_.busy_seconds[lane_of(span)] += (span.end - span.begin) / step_count;
     }
-    timeline_.step_seconds = (timeline_.end_seconds - from) / step_count;
+    timeline_.step_seconds = (to - from) / step_count;
     for (const int index : timeline_.critical_path) {
       const Timeline::Span& span = timeline_.spans[static_cast<size_t>(index)];
-      const double within = std::max(0.0, span.end - std::max(span.begin, from));
+      const double within = std::max(0.0, std::min(span.end, to) - std::max(span.begin, from));
       timeline_.critical_seconds[lane_of(span)] += within / step_count;
     }
   }
@@ -145,8 +160,7 @@ class Simulation {
 
   const std::span<const SimTask> step_;
   const SimOptions& options_;
-  PerLane<std::vector<int>> queues_;  // tasks of a step
-  PerLane<size_t> placed_;            // of all steps
+  std::vector<Queue> queues_;
   PerLane<Resource> resources_;
   std::vector<int> span_of_;  // by position in the order of all steps; -1: not placed
   Timeline timeline_;

@@ -10,7 +10,8 @@
 // The plan's second reader: what a step would take, from the seconds of its parts. Pure.
 namespace sluice {
 
-// What works at the same time in a step. Each takes its tasks in the order in which they were submitted.
+// What works at the same time in a step. Each takes its tasks one at a time, those of one queue in the order
+// in which they were submitted.
 enum class Lane { compute, copy_in, copy_out, disk_read, disk_write, optimizer };
 inline constexpr size_t kLaneCount = 6;
 
@@ -35,6 +36,7 @@ struct SimTask {
   std::vector<int> after = {};            // tasks of this step, earlier in the list
   std::vector<int> after_last_step = {};  // any tasks of the step before: a deferred update
   std::string label = {};                 // "forward layers.3"
+  int queue = 0;                          // of the lane: who submits it, where several do
 };
 
 enum class DiskQueue {
@@ -42,9 +44,15 @@ enum class DiskQueue {
   apart  // each its own: reads and writes on different drives
 };
 
+enum class Processors {
+  apart,  // the device has its own
+  one     // the device is the CPU: compute, copies and the optimizer take turns
+};
+
 struct SimOptions {
-  int step_count = 8;  // alike; the steady state is judged by the later half
+  int step_count = 8;  // alike; the steady state is judged by the later half but the last
   DiskQueue disk = DiskQueue::one;
+  Processors processors = Processors::apart;
 };
 
 struct Timeline {
@@ -72,10 +80,9 @@ struct Timeline {
 };
 
 // List scheduling: each task begins as soon as its lane is free and all that it comes after has ended. Where
-// lanes share a disk, the task that can begin first goes first.
+// queues share a lane, or lanes a disk or a processor, the task that can begin first goes first.
 //
-// The tasks come from whoever knows costs: for a plan, a function of Plan, seconds per access and lane rates
-// that stands beside this file (it follows the plan's disk moves).
+// The tasks come from whoever knows costs: for a plan, engine/schedule/predict.h.
 Timeline simulate(std::span<const SimTask> step, const SimOptions& options = {});
 
 }  // namespace sluice

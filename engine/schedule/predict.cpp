@@ -1,0 +1,404 @@
+#include "engine/schedule/predict.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "engine/base/error.h"
+#include "engine/base/math.h"
+
+namespace sluice {
+namespace {
+
+// Who submits to a lane of the disk.
+enum Queue : int { kPrefetcher, kOptimizer, kInputs };
+
+// Of a split state: low, high, m, v.
+constexpr double kWeightStateBytes = 4;
+constexpr double kMomentBytes = 8;
+// The update of more chunks than this is simulated in larger ones.
+constexpr size_t kMostChunks = 4096;
+constexpr int kSteps = 8;
+
+double seconds(double amount, double rate) {
+  return rate > 0 ? amount / rate : 0;
+}
+
+double bytes_of(size_t bytes) {
+  return static_cast<double>(bytes);
+}
+
+double element_count(const BlockNeeds& block) {
+  return bytes_of(block.moment_bytes) / kMomentBytes;
+}
+
+// Bytes a parameter that an update reads from the disk, or writes there.
+struct Streamed {
+  double read = 0;
+  double written = 0;
+};
+
+Streamed streamed(const BlockNeeds& block, const BlockHome& home) {
+  const double states =
+      (home.weights == Tier::disk ? kWeightStateBytes : 0) + (home.moments == Tier::disk ? kMomentBytes : 0);
+  const double gradient = home.gradient == Tier::disk ? bytes_of(block.waiting_bytes) : 0;
+  return {states + gradient / std::max(1.0, element_count(block)), states};
+}
+
+// Submits one walk and its update as engine/api, prefetcher, input offload and optimizer do; each of these
+// has its part below.
+class StepBuilder {
+ public:
+  StepBuilder(const Plan& plan, std::span<const BlockNeeds> blocks, const WalkCosts& costs,
+              const LaneRates& rates)
+      : plan_(plan),
+        blocks_(blocks),
+        costs_(costs),
+        rates_(rates),
+        disk_slowness_(disk_slowness()),
+        read_(plan.accesses.size(), kNone),
+        copied_(read_),
+        prepared_(read_),
+        version_(blocks.size(), kNone) {
+    SLUICE_CHECK(costs.access_seconds.size() == plan.accesses.size() &&
+                 costs.prepare_seconds.size() == plan.accesses.size());
+    const int access_count = static_cast<int>(plan.accesses.size());
+    for (int access = 0; access < access_count; ++access) last_access_[block_of(access)] = access;
+  }
+
+  std::vector<SimTask> build() {
+    begin_walk();
+    for (int access = 0; access < static_cast<int>(plan_.accesses.size()); ++access) visit(access);
+    end_walk();
+    for (const BlockId block : costs_.update_order) update(block);
+    for (const auto& [task, block] : versions_wanted_) {
+      if (const int version = version_[index(block)]; version != kNone)
+        tasks_[static_cast<size_t>(task)].after_last_step.push_back(version);
+    }
+    for (const int task : walk_starts_) tasks_[static_cast<size_t>(task)].after_last_step.push_back(decided_);
+    return std::move(tasks_);
+  }
+
+  PerLane<double> bytes() const { return bytes_; }
+
+ private:
+  static constexpr int kNone = -1;
+  using After = std::vector<int>;
+
+  static size_t index(BlockId block) { return static_cast<size_t>(block.value); }
+  const PlannedAccess& access(int at) const { return plan_.accesses[static_cast<size_t>(at)]; }
+  BlockId block_of(int at) const { return access(at).access.block; }
+  const BlockNeeds& needs(BlockId block) const { return blocks_[index(block)]; }
+
+  int add(Lane lane, double task_seconds, double moved, const After& after, std::string label,
+          int queue = 0) {
+    SimTask task{.lane = lane, .seconds = task_seconds, .label = std::move(label), .queue = queue};
+    for (const int before : after)
+      if (before != kNone) task.after.push_back(before);
+    bytes_[lane] += moved;
+    tasks_.push_back(std::move(task));
+    return static_cast<int>(tasks_.size()) - 1;
+  }
+
+  // Reads and writes that take turns are slower than each alone by what was measured for half and half; less
+  // where one of both is rare.
+  double disk_slowness() const {
+    const double read = bytes_of(plan_.disk_read_bytes_per_walk);
+    const double written = bytes_of(plan_.disk_write_bytes_per_walk);
+    const double mixed = rates_.disk_mixed_bytes_per_second;
+    if (read + written == 0 || mixed == 0) return 1;
+    const double turns = 0.5 / rates_.disk_read_bytes_per_second + 0.5 / rates_.disk_write_bytes_per_second;
+    return 1 + 2 * std::min(read, written) / (read + written) * (1 / (mixed * turns) - 1);
+  }
+  int read(double moved, const After& after, std::string label, Queue queue) {
+    charge_processor(moved, after);
+    return add(Lane::disk_read, seconds(moved, rates_.disk_read_bytes_per_second) * disk_slowness_, moved,
+               after, std::move(label), queue);
+  }
+  int write(double moved, const After& after, std::string label, Queue queue) {
+    charge_processor(moved, after);
+    return add(Lane::disk_write, seconds(moved, rates_.disk_write_bytes_per_second) * disk_slowness_, moved,
+               after, std::move(label), queue);
+  }
+  // Transfers take from the CPU what compute then lacks.
+  void charge_processor(double moved, const After& after) {
+    const double taken = moved * rates_.disk_cpu_seconds_per_byte / rates_.thread_count;
+    if (rates_.processors == Processors::one && taken > 0)
+      add(Lane::optimizer, taken, 0, after, "transfer", kTransfers);
+  }
+  int copy_in(size_t size, const After& after, std::string label) {
+    return add(Lane::copy_in, seconds(bytes_of(size), rates_.copy_in_bytes_per_second), bytes_of(size), after,
+               std::move(label));
+  }
+  int copy_out(size_t size, const After& after, std::string label) {
+    return add(Lane::copy_out, seconds(bytes_of(size), rates_.copy_out_bytes_per_second), bytes_of(size),
+               after, std::move(label));
+  }
+  int compute(double compute_seconds, const After& after, std::string label) {
+    return add(Lane::compute, compute_seconds, 0, after, std::move(label));
+  }
+  // On the optimizer's lane, which goes on only after what its thread waits for.
+  int on_optimizer(double task_seconds, double moved, After after, std::string label) {
+    after.push_back(optimizer_waits_for_);
+    optimizer_waits_for_ = kNone;
+    return add(Lane::optimizer, task_seconds, moved, after, std::move(label));
+  }
+
+  void begin_walk() {
+    issue_up_to(plan_.prefetch_distance - 1);
+    const int inputs = copy_in(costs_.input_bytes, {}, "inputs");
+    walk_starts_.push_back(inputs);
+    int gathered = kNone;
+    if (costs_.row_disk_bytes > 0)
+      gathered = read(bytes_of(costs_.row_disk_bytes), {}, "read embedding rows", kPrefetcher);
+    const int rows = copy_in(costs_.row_bytes, {gathered}, "embedding rows");
+    for (const BlockId block : costs_.row_blocks) {
+      versions_wanted_.emplace_back(rows, block);
+      if (gathered != kNone) versions_wanted_.emplace_back(gathered, block);
+    }
+    compute(costs_.begin_seconds, {inputs, rows}, "embed");
+  }
+
+  // Prefetcher::issue_up_to.
+  void issue_up_to(int until) {
+    const int end = static_cast<int>(plan_.accesses.size());
+    for (; next_read_ < std::min(until + plan_.read_ahead + 1, end); ++next_read_) {
+      const BlockId block = block_of(next_read_);
+      if (!access(next_read_).fetch_again || plan_.home(block).weights != Tier::disk) continue;
+      const size_t at = static_cast<size_t>(next_read_);
+      read_[at] = read(bytes_of(needs(block).fetch_bytes), {user_before(readers_, plan_.staging_slot_count)},
+                       "read " + needs(block).name, kPrefetcher);
+      readers_.push_back(next_read_);
+      begins(read_[at], next_read_);
+    }
+    for (; next_access_ < std::min(until + 1, end); ++next_access_) {
+      if (access(next_access_).fetch_again) issue(next_access_);
+    }
+  }
+  // The copy out of the staging slot that comes next.
+  int user_before(const std::vector<int>& users, int slot_count) const {
+    if (static_cast<int>(users.size()) < slot_count) return kNone;
+    return copied_[static_cast<size_t>(users[users.size() - static_cast<size_t>(slot_count)])];
+  }
+  void issue(int at) {
+    const BlockId block = block_of(at);
+    int slot_left = kNone;
+    if (static_cast<int>(fetchers_.size()) >= plan_.landing_slot_count) {
+      const size_t before = fetchers_.size() - static_cast<size_t>(plan_.landing_slot_count);
+      slot_left = prepared_[static_cast<size_t>(fetchers_[before])];
+    }
+    const int from_disk = read_[static_cast<size_t>(at)];
+    const int copied = copy_in(needs(block).fetch_bytes, {from_disk, slot_left}, "in " + needs(block).name);
+    copied_[static_cast<size_t>(at)] = copied;
+    fetchers_.push_back(at);
+    if (from_disk == kNone) begins(copied, at);
+  }
+  // The first task of an access: after the block's update and the last walk's end.
+  void begins(int task, int at) {
+    versions_wanted_.emplace_back(task, block_of(at));
+    walk_starts_.push_back(task);
+  }
+
+  // A lease, what is computed under it, and what leaves the device after it.
+  void visit(int at) {
+    const PlannedAccess& planned = access(at);
+    const BlockNeeds& block = needs(planned.access.block);
+    const size_t position = static_cast<size_t>(at);
+    if (planned.fetch_again) {
+      issue_up_to(at + plan_.prefetch_distance);
+      prepared_[position] =
+          compute(costs_.prepare_seconds[position], {copied_[position]}, "prepare " + block.name);
+    }
+    const int layer = planned.access.tape_layer;
+    const bool offloads = plan_.boundary_tier != Tier::device && layer >= 0;
+    const bool offers = last_access_[planned.access.block] == at && block.gradient_copy_bytes > 0;
+    After after;
+    if (offloads && planned.access.phase == Phase::forward) after.push_back(input_slot_left(layer + 1));
+    if (offloads && planned.access.phase == Phase::backward) after.push_back(input_arrives(layer));
+    if (offers) after.push_back(gradient_slot_left());
+    const int computed = compute(costs_.access_seconds[position], after,
+                                 std::string(name(planned.access.phase)) + " " + block.name);
+    last_computed_ = computed;
+    if (offloads && planned.access.phase == Phase::forward) input_leaves(layer, computed);
+    if (offers) offer(planned.access.block, computed);
+  }
+
+  // InputOffload.
+  bool leaves(int layer) const { return layer < layer_count() - plan_.boundary_slot_count; }
+  int layer_count() const { return static_cast<int>(plan_.boundary_offsets.size()); }
+  int input_slot_left(int layer) const {
+    const auto found = inputs_out_.find(layer - plan_.boundary_slot_count);
+    return found == inputs_out_.end() ? kNone : found->second;
+  }
+  int staging_left() const {
+    const size_t slots = static_cast<size_t>(plan_.boundary_staging_count);
+    return staging_uses_.size() < slots ? kNone : staging_uses_[staging_uses_.size() - slots];
+  }
+  void input_leaves(int layer, int computed) {
+    if (!leaves(layer)) return;
+    const bool disk = plan_.boundary_tier == Tier::disk;
+    const std::string label = "input of layer " + std::to_string(layer);
+    const int out = copy_out(plan_.boundary_slot_bytes, {computed, disk ? staging_left() : kNone}, label);
+    inputs_out_[layer] = inputs_away_[layer] = out;
+    if (!disk) return;
+    inputs_away_[layer] = write(bytes_of(plan_.boundary_slot_bytes), {out}, label, kInputs);
+    staging_uses_.push_back(inputs_away_[layer]);
+  }
+  // Returns what brings this layer's input, and sends for the next one's.
+  int input_arrives(int layer) {
+    const auto here = inputs_in_.find(layer);
+    const int arrived = here == inputs_in_.end() ? kNone : here->second;
+    if (layer == 0 || !leaves(layer - 1)) return arrived;
+    const std::string label = "input of layer " + std::to_string(layer - 1);
+    int from = inputs_away_[layer - 1];
+    const bool disk = plan_.boundary_tier == Tier::disk;
+    if (disk) from = read(bytes_of(plan_.boundary_slot_bytes), {from, staging_left()}, label, kInputs);
+    inputs_in_[layer - 1] = copy_in(plan_.boundary_slot_bytes, {from, last_computed_}, label);
+    if (disk) staging_uses_.push_back(inputs_in_[layer - 1]);
+    return arrived;
+  }
+
+  // Engine::offer: the block's gradient leaves for the host tier, is counted in the norm, and may go to disk.
+  int gradient_slot_left() const {
+    const size_t slots = static_cast<size_t>(plan_.gradient_slot_count);
+    return gradients_out_.size() < slots ? kNone : gradients_out_[gradients_out_.size() - slots];
+  }
+  void offer(BlockId block, int computed) {
+    const BlockNeeds& of = needs(block);
+    const bool disk = plan_.home(block).gradient == Tier::disk;
+    const size_t slots = static_cast<size_t>(plan_.gradient_staging_slot_count);
+    const bool waits = disk && gradients_written_.size() >= slots;
+    const int out =
+        copy_out(of.gradient_copy_bytes,
+                 {computed, waits ? gradients_written_[gradients_written_.size() - slots] : kNone},
+                 "gradient " + of.name);
+    gradients_out_.push_back(out);
+    if (!disk) versions_wanted_.emplace_back(out, block);  // the update before has read what is overwritten
+    if (std::ranges::count(costs_.row_blocks, block) > 0) return;  // rows are still to come
+    const double size = bytes_of(of.waiting_bytes);
+    const int counted = on_optimizer(seconds(size, rates_.norm_bytes_per_second) +
+                                         (disk ? seconds(size, rates_.checksum_bytes_per_second) : 0),
+                                     size, {out}, "norm " + of.name);
+    if (!disk) return;
+    optimizer_waits_for_ = write(size, {counted}, "gradient " + of.name, kOptimizer);
+    gradients_written_.push_back(optimizer_waits_for_);
+  }
+
+  // Engine::offer_rows and the first part of begin_update.
+  void end_walk() {
+    const int computed = compute(costs_.end_seconds, {}, "embedding backward");
+    const int out = copy_out(costs_.row_gradient_bytes, {computed}, "embedding gradient");
+    for (const BlockId block : costs_.row_blocks) {
+      const BlockNeeds& of = needs(block);
+      if (of.waiting_bytes == 0) continue;
+      versions_wanted_.emplace_back(out, block);
+      // Zeroed or rounded (read and written), then squared.
+      const double touched = 3 * bytes_of(of.waiting_bytes);
+      on_optimizer(seconds(touched, rates_.norm_bytes_per_second), touched, {out}, "norm " + of.name);
+    }
+    decided_ = on_optimizer(0, 0, {computed}, "norm");
+  }
+
+  // Optimizer::update_block, and StateStream for what is on disk.
+  void update(BlockId block) {
+    const BlockNeeds& of = needs(block);
+    if (of.moment_bytes == 0) return;
+    const double count = element_count(of);
+    const double touched =
+        2 * kMomentBytes * count + 2 * kWeightStateBytes * count + bytes_of(of.waiting_bytes);
+    const BlockHome& home = plan_.home(block);
+    if (home == BlockHome{}) {
+      version_[index(block)] = on_optimizer(seconds(count, rates_.optimizer_parameters_per_second), touched,
+                                            {}, "update " + of.name);
+      stream_begins_after_ = version_[index(block)];
+      return;
+    }
+    const Streamed stream = streamed(of, home);
+    const double chunk = chunk_elements();
+    for (double begin = 0; begin < count; begin += chunk) {
+      const double elements = std::min(chunk, count - begin);
+      const double read_bytes = elements * stream.read, written_bytes = elements * stream.written;
+      const int here =
+          read(read_bytes, {free_slot(), stream_begins_after_, decided_}, "read " + of.name, kOptimizer);
+      const double work = seconds(elements, rates_.optimizer_parameters_per_second) +
+                          seconds(read_bytes + written_bytes, rates_.checksum_bytes_per_second);
+      int done = on_optimizer(work, touched * elements / count, {here}, "update " + of.name);
+      if (written_bytes > 0) done = write(written_bytes, {done}, "write " + of.name, kOptimizer);
+      slots_.push_back(done);
+      version_[index(block)] = done;
+    }
+    optimizer_waits_for_ = version_[index(block)];
+  }
+  double chunk_elements() const {
+    double total = 0;
+    for (const BlockNeeds& block : blocks_) total += element_count(block);
+    // Its update slot holds low, high, m, v and a gradient of up to fp32.
+    const double chunk = bytes_of(plan_.update_slot_bytes) / (kWeightStateBytes + kMomentBytes + 4);
+    return std::max({1.0, chunk, total / static_cast<double>(kMostChunks)});
+  }
+  int free_slot() const {
+    const size_t slots = static_cast<size_t>(std::max(plan_.update_slot_count, 1));
+    return slots_.size() < slots ? kNone : slots_[slots_.size() - slots];
+  }
+
+  static constexpr int kTransfers = 1;  // queue of the optimizer's lane: only takes time of the processor
+
+  const Plan& plan_;
+  const std::span<const BlockNeeds> blocks_;
+  const WalkCosts& costs_;
+  const LaneRates& rates_;
+  const double disk_slowness_;
+  std::vector<SimTask> tasks_;
+  PerLane<double> bytes_;
+  std::map<BlockId, int> last_access_;
+
+  // By access.
+  std::vector<int> read_, copied_, prepared_;
+  int next_read_ = 0;
+  int next_access_ = 0;
+  std::vector<int> readers_, fetchers_;  // accesses, in the order of their slots
+  int last_computed_ = kNone;
+
+  std::map<int, int> inputs_out_, inputs_away_, inputs_in_;  // by layer
+  std::vector<int> staging_uses_;
+  std::vector<int> gradients_out_, gradients_written_;
+  std::vector<int> slots_;  // of the update: last uses, in order
+  int stream_begins_after_ = kNone;
+  int optimizer_waits_for_ = kNone;
+  int decided_ = kNone;
+  std::vector<int> version_;                              // by block: its update's end
+  std::vector<std::pair<int, BlockId>> versions_wanted_;  // tasks after the last step's update of a block
+  std::vector<int> walk_starts_;                          // tasks after the last step's end
+};
+
+}  // namespace
+
+std::vector<SimTask> step_tasks(const Plan& plan, std::span<const BlockNeeds> blocks, const WalkCosts& costs,
+                                const LaneRates& rates) {
+  return StepBuilder(plan, blocks, costs, rates).build();
+}
+
+namespace {
+
+std::string_view bottleneck(const Timeline& timeline) {
+  const PerLane<double>& seconds = timeline.critical_seconds;
+  const double disk = seconds[Lane::disk_read] + seconds[Lane::disk_write];
+  const Lane longest = timeline.bottleneck();
+  return disk > 0 && disk >= seconds[longest] ? "disk" : name(longest);
+}
+
+}  // namespace
+
+Prediction predict(const Plan& plan, std::span<const BlockNeeds> blocks, const WalkCosts& costs,
+                   const LaneRates& rates) {
+  StepBuilder builder(plan, blocks, costs, rates);
+  const std::vector<SimTask> tasks = builder.build();
+  const Timeline timeline = simulate(tasks, {.step_count = kSteps, .processors = rates.processors});
+  return {.step_seconds = timeline.step_seconds,
+          .busy_seconds = timeline.busy_seconds,
+          .critical_seconds = timeline.critical_seconds,
+          .bytes = builder.bytes(),
+          .bottleneck = bottleneck(timeline)};
+}
+
+}  // namespace sluice
