@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "apps/finetune/model/rope_table.h"
+#include "engine/api/engine_plan.h"
 #include "engine/base/math.h"
 
 namespace sluice::finetune {
@@ -92,29 +93,23 @@ EngineOptions engine_options(const TrainerOptions& options) {
           .make_queue = options.make_queue};
 }
 
-struct ChosenWalk {
-  HeadSchedule head;
-  WalkSpec walk;
-  Plan plan;
-};
-
 // Going through the head once is the first thing to be given up for memory: it saves less work a byte than
 // keeping a layer's activations. So it is taken only where all of them can be kept beside it.
-ChosenWalk choose_walk(gpu::Device& device, const DecoderSpec& spec, const Decoder& decoder,
-                       const TrainerOptions& options) {
+PlannedWalk choose_walk(gpu::Device& device, const DecoderSpec& spec, const Decoder& decoder,
+                        const TrainerOptions& options) {
   EngineOptions engine = engine_options(options);
   if (options.recompute != Recompute::all) {
     WalkSpec once = training_walk(device, spec, decoder, options, HeadSchedule::once);
     engine.device_limit_bytes.reset();
     Plan plan = Engine::plan_for(device, spec.model, once, engine);
     if (!options.device_limit_bytes || plan.peak_bytes(Tier::device) <= *options.device_limit_bytes) {
-      return {HeadSchedule::once, std::move(once), std::move(plan)};
+      return {HeadSchedule::once, std::move(once), std::move(plan), {}};
     }
     engine.device_limit_bytes = options.device_limit_bytes;
   }
   WalkSpec twice = training_walk(device, spec, decoder, options, HeadSchedule::twice);
   Plan plan = Engine::plan_for(device, spec.model, twice, engine);
-  return {HeadSchedule::twice, std::move(twice), std::move(plan)};
+  return {HeadSchedule::twice, std::move(twice), std::move(plan), {}};
 }
 
 void add_waits(const Engine::Counters& before, const Engine::Counters& after, StepReport& report) {
@@ -151,13 +146,20 @@ Plan Trainer::plan(gpu::Device& device, const ModelConfig& config, const Trainer
   return choose_walk(device, spec, decoder, options).plan;
 }
 
+PlannedWalk Trainer::plan_walk(gpu::Device& device, const DecoderSpec& spec, const Decoder& decoder,
+                               const TrainerOptions& options) {
+  PlannedWalk planned = choose_walk(device, spec, decoder, options);
+  planned.blocks = plan_request(device, spec.model, planned.walk, engine_options(options)).blocks;
+  return planned;
+}
+
 Trainer::Trainer(gpu::Device& device, Executor& executor, const ModelConfig& config, TrainerOptions options)
     : options_(std::move(options)),
       decoder_(config, options_.compute_dtype),
       spec_(make_decoder_spec(config, options_.freeze)),
       losses_(static_cast<size_t>(options_.limits.micro_batch_count),
               std::vector<float>(static_cast<size_t>(options_.limits.tokens))) {
-  ChosenWalk chosen = choose_walk(device, spec_, decoder_, options_);
+  PlannedWalk chosen = choose_walk(device, spec_, decoder_, options_);
   head_schedule_ = chosen.head;
   engine_ = std::make_unique<Engine>(device, executor, spec_.model, std::move(chosen.walk),
                                      engine_options(options_));

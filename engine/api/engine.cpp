@@ -123,47 +123,10 @@ std::byte* Engine::slot_memory(const PlannedAccess& access) const {
   return device_part(plan_part::kRing) + plan_.ring_slot_bytes * static_cast<size_t>(access.ring_slot);
 }
 
-// A part as it landed: rows of high halves (or of a frozen tensor), or of low halves.
-gpu::View Engine::raw_view(const BlockLayout& layout, int part, std::byte* landed, bool low) const {
-  const BlockLayout::Part& placed = layout.part(part);
-  std::byte* const high = landed + layout.half_bytes() - layout.fetch_offset(options_.compute_dtype);
-  if (!placed.trainable) {
-    if (low) return {};
-    return {high + layout.half_bytes() + placed.frozen_offset, placed.storage_dtype, placed.rows,
-            placed.cols};
-  }
-  if (!low) return {high + placed.span_begin * 2, DType::bf16, placed.rows, placed.cols};
-  if (options_.compute_dtype == DType::bf16) return {};
-  return {landed + placed.span_begin * 2, DType::i16, placed.rows, placed.cols};
-}
-
-// Decodes what landed into what the lease offers; the landed bytes are of no use afterwards.
+// The landed bytes are of no use afterwards.
 void Engine::prepare(BlockId block, const PreparedBlock& prepared, std::byte* landed) {
-  const BlockLayout& layout = store_->layout(block);
-  const BlockSpec& spec = model_.block(block);
-  for (int part = 0; part < static_cast<int>(prepared.plain_parts.size()); ++part) {
-    const gpu::View& plain = prepared.plain_parts[static_cast<size_t>(part)];
-    if (plain.data == nullptr) continue;
-    const gpu::View high = raw_view(layout, part, landed, false);
-    const gpu::View low = raw_view(layout, part, landed, true);
-    if (low.data != nullptr) {
-      submit(gpu::JoinSplit{high, low, plain});
-    } else {
-      submit(gpu::Cast{high, plain});
-    }
-  }
-  for (size_t linear = 0; linear < spec.linears.size(); ++linear) {
-    gpu::LinearPack pack;
-    for (const int part : spec.linears[linear].parts) {
-      pack.sources.push_back({raw_view(layout, part, landed, false), raw_view(layout, part, landed, true)});
-    }
-    for (const gpu::PackedWeight& weight :
-         {prepared.linears[linear].forward, prepared.linears[linear].backward}) {
-      if (weight.data == nullptr) continue;
-      pack.packed = weight;
-      submit(pack);
-    }
-  }
+  submit_preparation(store_->layout(block), model_.block(block), options_.compute_dtype, prepared, landed,
+                     [this](gpu::Op op) { submit(std::move(op)); });
 }
 
 Lease Engine::acquire(BlockId block) {

@@ -188,7 +188,6 @@ class Engine final : private LeaseOwner {
   std::optional<gpu::Event>& slot_free(int slot);
   int slot_id(const PlannedAccess& access) const;
   void prepare(BlockId block, const PreparedBlock& prepared, std::byte* landed);
-  gpu::View raw_view(const BlockLayout& layout, int part, std::byte* landed, bool low) const;
   void wait_for_copy(const Ticket& ticket);
   gpu::Task gather_task(TensorId tensor, std::vector<int32_t> rows);
   void gather_from_disk(const TensorStore::Place& place, int slot, StateWindow& window, std::span<float> row,

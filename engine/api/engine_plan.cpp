@@ -58,6 +58,20 @@ bool gets_rows(const ModelSpec& model, const WalkSpec& walk, BlockId block) {
   });
 }
 
+// A part as it landed: rows of high halves (or of a frozen tensor), or of low halves.
+gpu::View raw_view(const BlockLayout& layout, int part, DType compute_dtype, std::byte* landed, bool low) {
+  const BlockLayout::Part& placed = layout.part(part);
+  std::byte* const high = landed + layout.half_bytes() - layout.fetch_offset(compute_dtype);
+  if (!placed.trainable) {
+    if (low) return {};
+    return {high + layout.half_bytes() + placed.frozen_offset, placed.storage_dtype, placed.rows,
+            placed.cols};
+  }
+  if (!low) return {high + placed.span_begin * 2, DType::bf16, placed.rows, placed.cols};
+  if (compute_dtype == DType::bf16) return {};
+  return {landed + placed.span_begin * 2, DType::i16, placed.rows, placed.cols};
+}
+
 }  // namespace
 
 bool in_linear(const BlockSpec& block, int part) {
@@ -111,6 +125,32 @@ PreparedBlock lay_out_block(gpu::Device& device, const ModelSpec& model, BlockId
     if (layouts.backward) linear.backward = place(use, gpu::WeightLayout::backward);
   }
   return prepared;
+}
+
+void submit_preparation(const BlockLayout& layout, const BlockSpec& block, DType compute_dtype,
+                        const PreparedBlock& prepared, std::byte* landed,
+                        const std::function<void(gpu::Op)>& submit) {
+  const auto raw = [&](int part, bool low) { return raw_view(layout, part, compute_dtype, landed, low); };
+  for (int part = 0; part < static_cast<int>(prepared.plain_parts.size()); ++part) {
+    const gpu::View& plain = prepared.plain_parts[static_cast<size_t>(part)];
+    if (plain.data == nullptr) continue;
+    if (const gpu::View low = raw(part, true); low.data != nullptr) {
+      submit(gpu::JoinSplit{raw(part, false), low, plain});
+    } else {
+      submit(gpu::Cast{raw(part, false), plain});
+    }
+  }
+  for (size_t linear = 0; linear < block.linears.size(); ++linear) {
+    gpu::LinearPack pack;
+    for (const int part : block.linears[linear].parts)
+      pack.sources.push_back({raw(part, false), raw(part, true)});
+    for (const gpu::PackedWeight& weight :
+         {prepared.linears[linear].forward, prepared.linears[linear].backward}) {
+      if (weight.data == nullptr) continue;
+      pack.packed = weight;
+      submit(pack);
+    }
+  }
 }
 
 PreparedBlock Engine::shape_of(gpu::Device& device, const ModelSpec& model, BlockId block,
