@@ -293,9 +293,8 @@ class SerialTrainer::Step {
   std::vector<float> gradient(BlockId id) {
     const BlockLayout& layout = state_.store.layout(id);
     std::vector<float> values(static_cast<size_t>(layout.logical_elements()));
-    const void* sum = sums_[static_cast<size_t>(id.value)][0].data;
-    if (sum != nullptr)
-      std::memcpy(values.data(), sum, values.size() * 4);  // nullptr: all of the block is frozen
+    if (values.empty()) return values;  // all of the block is frozen
+    std::memcpy(values.data(), sums_[static_cast<size_t>(id.value)][0].data, values.size() * 4);
     for (const BlockLayout::Part& part : layout.parts()) {
       if (part.tensor != spec_.embedding || !part.trainable) continue;
       for (int64_t row = 0; row < row_count(); ++row) {

@@ -98,7 +98,7 @@ TEST(Dataset, RefusesOtherKindsByName) {
   refuses("alpaca.jsonl", {":1", "instruction"});
   refuses("preference.jsonl", {":1", "DPO"});
   refuses("empty.jsonl", {"no rows"});
-  refuses("no_such.jsonl", {"No such file"});
+  refuses("no_such.jsonl", {"no data file"});
   const Reading reading;
   test::expect_error(ErrorKind::data, {"array"},
                      [&] { reading.read("[\n {\"text\": \"a\"}\n]\n", "data.json"); });
