@@ -103,7 +103,7 @@ TEST_P(MoverTest, NobodyWaitsForTheHostWhereTheCopyIsEnqueuedAlready) {
   const std::vector<float> sent = numbers(7);
   const Ticket ticket = mover.fetch({.device = at(0), .host = bytes(sent), .size_bytes = kBytes});
   while (!ticket.enqueued()) std::this_thread::yield();
-  (void)ticket.wait_enqueued();
+  ticket.wait_enqueued().wait();  // `sent` is read until then
   EXPECT_EQ(mover.fetch_waits().host_seconds, 0.0);
   EXPECT_GE(mover.fetch_waits().enqueue_seconds, 0.0);
 }
