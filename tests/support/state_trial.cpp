@@ -42,9 +42,9 @@ std::vector<std::byte> contents(const StateLayout& layout, BlockId block, Sectio
   std::vector<std::byte> bytes(layout.section_bytes(block, section));
   if (section == Section::frozen) step = 0;
   uint64_t state = step * 1000003 + static_cast<uint64_t>(block.value) * 101 + static_cast<uint64_t>(section);
-  for (std::byte& byte : bytes) {
+  for (size_t begin = 0; begin < bytes.size(); begin += sizeof(state)) {
     state = state * 6364136223846793005u + 1442695040888963407u;  // Knuth's MMIX generator
-    byte = static_cast<std::byte>(state >> 56);
+    std::memcpy(bytes.data() + begin, &state, std::min(sizeof(state), bytes.size() - begin));
   }
   return bytes;
 }

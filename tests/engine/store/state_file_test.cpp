@@ -476,14 +476,15 @@ TEST(StateFile, WeightsShareOutTheBytes) {
 TEST(StateFile, MigratesToOtherDrives) {
   // Elsewhere; into the same folder; from one drive to two that include the old one.
   const std::vector<std::vector<std::string>> kTargets = {{"other"}, {"drive0"}, {"drive0", "new"}};
+  constexpr std::array<test::BlockSize, 3> kSizes = {{{2048, 256}, {256, 0}, {(1 << 19) + 2048, 0}}};
   for (const auto& target : kTargets) {
     SCOPED_TRACE(target.back());
-    Bench bench(test::model_of_edges());
+    Bench bench(test::model_of_sizes(kSizes));
     auto old = bench.create();
     bench.write_all(*old, 0, 1);
     old->commit({.applied_step = 5}, bench.slots(0));
-    for (int32_t i = 0; i < 7; i += 2) test::write_block(*old, bench.queue, BlockId{i}, 1, 1);
-    old->commit({.applied_step = 6}, std::vector<uint8_t>{1, 0, 1, 0, 1, 0, 1});
+    for (int32_t i = 0; i < 3; i += 2) test::write_block(*old, bench.queue, BlockId{i}, 1, 1);
+    old->commit({.applied_step = 6}, std::vector<uint8_t>{1, 0, 1});
     const std::string old_slab = files_ending(bench.folder / "drive0", ".slab").front();
 
     StateFileOptions options{.manifest_folder = bench.folder / "state"};
