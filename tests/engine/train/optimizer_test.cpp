@@ -440,9 +440,9 @@ TEST_P(OptimizerTest, AnUpdatesErrorShowsInTheNextReportAndStopsAllThatFollows) 
   optimizer->wait();
   const Copy begin = copy(kTableBegin);
   const Copy mixed = copy(kMixed);
+  executor_.fail_at = executor_.loop_count + 2;  // two norms, then the first update
   offer(*optimizer, kMixed, gradient(kMixed, 2));
   offer(*optimizer, kTableBegin, gradient(kTableBegin, 2));
-  executor_.fail_at = executor_.loop_count + 2;  // two norms, then the first update
   optimizer->begin_update(1e-2, kAll);
   EXPECT_FALSE(optimizer->report().skipped) << "the norm was fine";
   const std::vector<std::string> texts{"'mixed'", "step 2", "no threads left"};
