@@ -1,7 +1,7 @@
 #include <iostream>
 
 #include "apps/finetune/commands.h"
-#include "apps/finetune/model/hf_writer.h"
+#include "apps/finetune/disk_use.h"
 #include "apps/finetune/output_folder.h"
 #include "apps/finetune/plan_alternatives.h"
 #include "apps/finetune/plan_report.h"
@@ -11,26 +11,27 @@
 namespace sluice::finetune {
 namespace {
 
-void check_output(const TrainOptions& options, const OpenModel& model) {
+void check_output(const TrainOptions& options) {
   if (options.output.empty()) return;
-  check_output_folder(options.output);
-  check_room_for(model.folder, options.output, options.export_dtype);
+  check_output_folder(options.output, options.state.resume ? RunKind::resumed : RunKind::new_run);
 }
 
 void print_json(const nlohmann::ordered_json& json) {
   std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
 }
 
-void print(const PlanOptions& options, const Plan& plan, const TrainSetup& setup, const std::string& doubt) {
+void print(const PlanOptions& options, const Plan& plan, const DiskUse& use, const TrainSetup& setup,
+           const std::string& doubt) {
   if (options.json) {
     nlohmann::ordered_json json = plan_json(plan, setup.trainer);
+    json["drives"] = disk_json(use);
     json["verdict"] = "go";
     if (!doubt.empty()) json["warning"] = doubt;
     print_json(json);
     return;
   }
-  std::cout << plan_table(plan, setup.trainer) << "verdict: go" << (doubt.empty() ? "" : ", but ") << doubt
-            << "\n";
+  std::cout << plan_table(plan, setup.trainer) << disk_table(use) << "verdict: go"
+            << (doubt.empty() ? "" : ", but ") << doubt << "\n";
 }
 
 std::string joined(const std::vector<std::string>& texts) {
@@ -65,9 +66,13 @@ int run_command(const PlanOptions& options) {
   const TrainSetup setup = set_up_training(options.train);
   for (const std::string& warning : setup.warnings) std::cerr << "warning: " << warning << "\n";
   try {
-    check_output(options.train, setup.model);
+    check_output(options.train);
     const Plan plan = Trainer::plan(*setup.runtime.device, setup.model.config, setup.trainer);
-    print(options, plan, setup, check_machine_memory(plan));
+    const DiskUse use = disk_use(options.train, setup, plan);
+    const std::string no_room = check_disk(options.train, use, options.train.state.resume);
+    const std::string no_memory = check_machine_memory(plan);
+    print(options, plan, use, setup,
+          no_memory.empty() || no_room.empty() ? no_memory + no_room : no_memory + " And " + no_room);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::resource) throw;
     return refuse(options, setup, error);

@@ -16,19 +16,26 @@ inline constexpr const char* kEventsName = "events.jsonl";
 // one thread.
 //
 // Lines: {"event": "start", ...}, one {"event": "step", ...} a step, then {"event": "end", ...},
-// "interrupted" or "error".
+// "interrupted" or "error"; where a run goes on, {"event": "resume", ...} and its steps.
 class EventLog {
  public:
   // Truncates what is there. Throws as File::create does.
   explicit EventLog(const std::filesystem::path& path) : file_(File::create(path)) {}
+  // Goes on with the diary of a run whose state after `step` was saved: cuts off the steps that came later,
+  // which will come again, and a line that was not finished.
+  EventLog(const std::filesystem::path& path, int64_t step);
 
   // When it cannot be written (a full disk), says so once on standard error and keeps silent from then on:
   // the training is worth more than its diary.
   void write(const nlohmann::ordered_json& event);
 
+  // Steps that were cut off.
+  int64_t dropped_steps() const { return dropped_steps_; }
+
  private:
   std::optional<File> file_;
   uint64_t offset_ = 0;
+  int64_t dropped_steps_ = 0;
 };
 
 }  // namespace sluice::finetune

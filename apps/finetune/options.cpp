@@ -188,6 +188,7 @@ void add_train(OptionTable& table, TrainOptions& train, Presence files) {
   add_duration(table, train);
   add_optimizer(table, train);
   add_engine(table, train.engine);
+  add_state(table, train.state);
   OptionValue recompute = choice_value<Recompute>(train.recompute,
                                                   {{"auto", Recompute::automatic},
                                                    {"none", Recompute::none},
@@ -213,6 +214,7 @@ void add_train(OptionTable& table, TrainOptions& train, Presence files) {
 
 // What no single option can tell.
 void check_train(const TrainOptions& train) {
+  check_state(train.state);
   if (train.max_steps == 0) {
     throw Error(ErrorKind::usage,
                 "--max_steps: '0' leaves nothing to do. Give at least 1, or -1 for whole epochs.");

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/finetune/learning_rate.h"
+#include "apps/finetune/state_options.h"
 #include "engine/base/dtype.h"
 #include "engine/schedule/plan.h"
 
@@ -41,6 +42,7 @@ struct TrainOptions {
   std::string output;  // folder to make
   DataOptions data;
   EngineOptions engine;
+  StateOptions state;
 
   int64_t max_steps = -1;       // optimizer steps; -1: as num_train_epochs says
   double num_train_epochs = 3;  // may be a fraction

@@ -1,13 +1,16 @@
 #include "apps/finetune/output_folder.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <unistd.h>
 
+#include "apps/finetune/checkpoint.h"
 #include "apps/finetune/events.h"
 #include "engine/base/error.h"
+#include "engine/store/manifest_folder.h"
 #include "io/file.h"
 
 namespace sluice::finetune {
@@ -40,13 +43,33 @@ Diary read_diary(const fs::path& path) {
   return event_of(last) == "end" ? Diary::finished : Diary::unfinished;
 }
 
-void check_contents(const fs::path& output) {
+// Nothing but what a process leaves that died before it saved anything. Throws where a state was saved.
+bool is_empty_checkpoint(const fs::path& output, const fs::directory_entry& entry) {
+  if (entry.path().filename() != checkpoint_folder(output).filename() ||
+      !fs::is_directory(entry.symlink_status()))
+    return false;
+  if (newest_number(entry.path()) != 0) {
+    refuse(output,
+           "holds a run that was interrupted, with its saved state. To go on with it, add --resume; "
+           "to begin another one, choose another folder.");
+  }
+  return std::ranges::all_of(fs::directory_iterator(entry.path()), [](const fs::directory_entry& each) {
+    const std::string name = each.path().filename();
+    return name == "lock" || name.ends_with(".manifest") || name.ends_with(".manifest.partial") ||
+           name.ends_with(".slab");
+  });
+}
+
+void check_contents(const fs::path& output, RunKind kind) {
   const fs::path events = output / kEventsName;
-  if (fs::is_regular_file(fs::symlink_status(events)) && read_diary(events) == Diary::finished)
-    refuse(output, "holds a finished run. Choose another one, or remove it.");
+  if (fs::is_regular_file(fs::symlink_status(events)) && read_diary(events) == Diary::finished) {
+    refuse(output, kind == RunKind::resumed ? "holds a finished run: there is nothing left to do."
+                                            : "holds a finished run. Choose another one, or remove it.");
+  }
+  if (kind == RunKind::resumed) return;
   for (const fs::directory_entry& entry : fs::directory_iterator(output)) {
     const std::string name = entry.path().filename();
-    if (is_staging(entry)) continue;
+    if (is_staging(entry) || is_empty_checkpoint(output, entry)) continue;
     if (name == kEventsName && entry.is_regular_file() && read_diary(entry.path()) == Diary::unfinished)
       continue;
     refuse(output, "holds something already (" + name +
@@ -56,7 +79,7 @@ void check_contents(const fs::path& output) {
 
 }  // namespace
 
-void check_output_folder(const fs::path& output) {
+void check_output_folder(const fs::path& output, RunKind kind) {
   std::error_code error;
   fs::path nearest = fs::absolute(output);
   while (!fs::exists(fs::symlink_status(nearest, error)) && nearest.has_relative_path())
@@ -69,7 +92,7 @@ void check_output_folder(const fs::path& output) {
   }
   if (!fs::is_directory(output, error)) return;
   try {
-    check_contents(output);
+    check_contents(output, kind);
   } catch (const fs::filesystem_error& fault) {
     refuse(output, std::string("cannot be read: ") + fault.code().message() + ".");
   }

@@ -24,14 +24,19 @@ std::string plain(const ProgressLine& line, int64_t total_steps) {
 
 }  // namespace
 
-Progress::Progress(std::ostream& out, Style style, int64_t total_steps, int64_t logging_steps)
-    : out_(out), style_(style), total_steps_(total_steps), logging_steps_(logging_steps) {}
+Progress::Progress(std::ostream& out, Style style, int64_t total_steps, int64_t logging_steps,
+                   int64_t first_step)
+    : out_(out),
+      style_(style),
+      total_steps_(total_steps),
+      logging_steps_(logging_steps),
+      first_step_(first_step) {}
 
 std::string Progress::bar(const ProgressLine& line) const {
   const int64_t filled = kBarWidth * line.step / std::max<int64_t>(1, total_steps_);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  const double left =
-      seconds / static_cast<double>(line.step) * static_cast<double>(total_steps_ - line.step);
+  const double left = seconds / static_cast<double>(line.step - first_step_ + 1) *
+                      static_cast<double>(total_steps_ - line.step);
   std::string text = "[";
   text.append(static_cast<size_t>(filled), '#').append(static_cast<size_t>(kBarWidth - filled), '.');
   char rest[160];
@@ -48,7 +53,8 @@ void Progress::show(const ProgressLine& line) {
     out_ << '\r' << text << std::string(drawn_ > text.size() ? drawn_ - text.size() : 0, ' ') << std::flush;
     drawn_ = text.size();
     if (line.skipped) finish();  // it stays to be seen
-  } else if (line.step % logging_steps_ == 0 || line.step == total_steps_ || line.step == 1 || line.skipped) {
+  } else if (line.step % logging_steps_ == 0 || line.step == total_steps_ || line.step == first_step_ ||
+             line.skipped) {
     out_ << plain(line, total_steps_) << '\n' << std::flush;
   }
 }

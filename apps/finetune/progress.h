@@ -22,8 +22,10 @@ struct ProgressLine {
 class Progress {
  public:
   enum class Style { bar, lines };
-  // `out` must outlive this object.
-  Progress(std::ostream& out, Style style, int64_t total_steps, int64_t logging_steps);
+  // `out` must outlive this object. `first_step` is the first one that will be shown: of a run that goes on,
+  // not 1.
+  Progress(std::ostream& out, Style style, int64_t total_steps, int64_t logging_steps,
+           int64_t first_step = 1);
 
   void show(const ProgressLine& line);
   // Ends a bar, so that what is printed next starts on a line of its own.
@@ -36,6 +38,7 @@ class Progress {
   const Style style_;
   const int64_t total_steps_;
   const int64_t logging_steps_;
+  const int64_t first_step_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   size_t drawn_ = 0;  // characters of the bar on the screen
 };

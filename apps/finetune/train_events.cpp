@@ -27,6 +27,8 @@ Json engine_json(const EngineOptions& options) {
           {"prefetch_distance", options.prefetch_distance}};
 }
 
+}  // namespace
+
 Json options_json(const TrainOptions& options) {
   Json json = {{"model", options.model},
                {"data", options.data.data},
@@ -50,7 +52,14 @@ Json options_json(const TrainOptions& options) {
                {"recompute", name(options.recompute)},
                {"export_dtype", options.export_dtype ? sluice::name(*options.export_dtype) : "source"}};
   json.update(engine_json(options.engine));
+  json.update(state_json(options.state));
   return json;
+}
+
+namespace {
+
+Json versions_json() {
+  return {{"finetune", kVersion}, {"compiler", __VERSION__}};
 }
 
 Json peak_json(const PeakBytes& peak) {
@@ -63,7 +72,7 @@ Json start_event(const TrainOptions& options, const TrainSetup& setup, const Pla
   const DatasetReport& data = setup.data->report();
   return {{"event", "start"},
           {"options", options_json(options)},
-          {"versions", {{"finetune", kVersion}, {"compiler", __VERSION__}}},
+          {"versions", versions_json()},
           {"kernel_table", plan_json(plan, setup.trainer)["kernel_table"]},
           {"plan", plan_json(plan, setup.trainer)},
           {"data",
@@ -74,6 +83,18 @@ Json start_event(const TrainOptions& options, const TrainSetup& setup, const Pla
             {"label_tokens", data.label_count}}},
           {"steps_per_epoch", setup.steps_per_epoch},
           {"total_steps", setup.total_steps},
+          {"warnings", setup.warnings}};
+}
+
+Json resume_event(const TrainOptions& options, const TrainSetup& setup, const Plan& plan, int64_t step,
+                  int64_t dropped_steps) {
+  return {{"event", "resume"},
+          {"step", step},
+          {"dropped_steps", dropped_steps},
+          {"options", options_json(options)},
+          {"versions", versions_json()},
+          {"kernel_table", plan_json(plan, setup.trainer)["kernel_table"]},
+          {"plan", plan_json(plan, setup.trainer)},
           {"warnings", setup.warnings}};
 }
 

@@ -37,7 +37,11 @@ struct RunFacts {
   std::string state_hash;  // 16 hexadecimal digits
 };
 
+nlohmann::ordered_json options_json(const TrainOptions& options);
 nlohmann::ordered_json start_event(const TrainOptions& options, const TrainSetup& setup, const Plan& plan);
+// A run goes on after `step`; the diary had `dropped_steps` more.
+nlohmann::ordered_json resume_event(const TrainOptions& options, const TrainSetup& setup, const Plan& plan,
+                                    int64_t step, int64_t dropped_steps);
 nlohmann::ordered_json step_event(const StepFacts& facts);
 // Also what --json prints, less "event".
 nlohmann::ordered_json end_event(const RunFacts& facts, const std::string& output);

@@ -90,7 +90,8 @@ EngineOptions engine_options(const TrainerOptions& options) {
           .training = true,
           .optimizer = {.groups = {decayed, plain}, .max_gradient_norm = options.max_gradient_norm},
           .state_file = options.state_file,
-          .make_queue = options.make_queue};
+          .make_queue = options.make_queue,
+          .can_save = options.can_save};
 }
 
 // Going through the head once is the first thing to be given up for memory: it saves less work a byte than

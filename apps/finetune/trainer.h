@@ -28,6 +28,7 @@ struct TrainerOptions {
   LayerInputs layer_inputs = LayerInputs::automatic;
   StateFile* state_file = nullptr;  // of Trainer::state_layout; outlives the trainer. Null: nothing on disk
   IoQueueFactory make_queue;
+  bool can_save = false;             // see EngineOptions
   std::vector<PlanPart> host_parts;  // what the process holds besides, shown in the plan
   FreezeRule freeze;
   cpu_optim::AdamOptions adam;  // learning_rate is ignored: each step brings its own

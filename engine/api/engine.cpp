@@ -301,6 +301,12 @@ void Engine::restore() {
   optimizer_->restore(generation.facts.applied_step);
 }
 
+void Engine::attach(StateFile& file, const IoQueueFactory& make_queue) {
+  SLUICE_CHECK(optimizer_ != nullptr && options_.state_file == nullptr && options_.can_save);
+  store_->attach(file);
+  optimizer_->attach(make_queue);
+}
+
 uint64_t Engine::state_hash() {
   wait();
   return store_->hash();

@@ -44,6 +44,7 @@ struct EngineOptions {
   // engine.
   StateFile* state_file = nullptr;
   IoQueueFactory make_queue;
+  bool can_save = false;  // without a disk: a state file is given or may come later (attach), and is planned
 };
 
 // What one walk over the model needs; walks repeat.
@@ -158,6 +159,8 @@ class Engine final : private LeaseOwner {
   gpu::Event save(GenerationFacts facts);
   // Takes up the generation that the state file has, in place of weights: before the first walk.
   void restore();
+  // The state file of an engine that was made without: generations can be saved from here on.
+  void attach(StateFile& file, const IoQueueFactory& make_queue);
   // Waits for the gradient norm of the last begin_update.
   UpdateReport update_report();
   // Waits until device, copies and updates are done; throws what they met.

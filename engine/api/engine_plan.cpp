@@ -226,7 +226,7 @@ PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const Walk
       add_host("embedding gradient rows", fetched_row_bytes(model, walk, DType::f32));
   }
   add_host("embedding rows", fetched_row_bytes(model, walk, options.compute_dtype));
-  if (options.disk || options.state_file != nullptr) {
+  if (options.disk || options.can_save || options.state_file != nullptr) {
     add_host("windows into the state file", kStateWindows * (StateWindow::kWindowBytes + kChecksumBytes));
     const StateLayout layout = Engine::state_layout(model, walk, options);
     request.fixed_parts.push_back({"states, two generations", Tier::disk, layout.state_bytes(), 0});

@@ -108,6 +108,11 @@ std::byte* TensorStore::weights(BlockId block) const {
   return weights_->data() + weight_offsets_.at(static_cast<size_t>(block.value));
 }
 
+void TensorStore::attach(StateFile& file) {
+  SLUICE_CHECK(disk_.file == nullptr);
+  disk_.file = &file;
+}
+
 int TensorStore::next_slot(BlockId block) const {
   if (!committed_slots_) return newest_slot(block);
   return 1 - committed_slots_->at(static_cast<size_t>(block.value));

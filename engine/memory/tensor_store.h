@@ -54,6 +54,8 @@ class TensorStore {
   // Start of the block's weights, which are in the host tier: low | high | frozen, as BlockLayout says.
   std::byte* weights(BlockId block) const;
   StateFile* file() const { return disk_.file; }
+  // A file for generations, where all blocks are in the host tier and none was given.
+  void attach(StateFile& file);
 
   // Sets rows of a tensor from fp32, exactly for trainable ones, else rounded to the storage dtype. The
   // moments stay. Rows on disk are written there, before the first update.

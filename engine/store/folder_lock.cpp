@@ -26,6 +26,15 @@ std::string holder(const File& file) {
   return digits.empty() ? "" : " (pid " + digits + ")";
 }
 
+// A holder that removes its folder may have removed the file between our open and our lock.
+bool is_still_there(const File& file) {
+  struct stat here {};
+  struct stat there {};
+  if (::fstat(file.descriptor(), &here) != 0) throw_file_error("examine", file.path(), errno);
+  return ::lstat(file.path().c_str(), &there) == 0 && here.st_dev == there.st_dev &&
+         here.st_ino == there.st_ino;
+}
+
 File locked_file(const std::filesystem::path& folder) {
   make_private_folder(folder);
   File file = open_or_create_private_file(folder / "lock");
@@ -40,6 +49,7 @@ File locked_file(const std::filesystem::path& folder) {
                                       "name another folder.");
   }
   if (result != 0) throw_file_error("lock", file.path(), errno);
+  if (!is_still_there(file)) return locked_file(folder);
   if (::ftruncate(file.descriptor(), 0) != 0) throw_file_error("truncate", file.path(), errno);
   const std::string pid = std::to_string(::getpid()) + "\n";
   file.write_at(pid.data(), pid.size(), 0);

@@ -111,6 +111,11 @@ void remove_slabs(const fs::path& manifest_folder, const Manifest& manifest) {
   }
 }
 
+void retire(const fs::path& manifest_folder, uint64_t number) {
+  const std::string name = std::string(kOld) + numbered(number) + std::string(kManifest);
+  rename_file(generation_path(manifest_folder, number), manifest_folder / name);
+}
+
 }  // namespace
 
 std::optional<Recovered> recover(const fs::path& manifest_folder) {
@@ -178,12 +183,14 @@ uint64_t newest_number(const fs::path& manifest_folder) {
 }
 
 void retire_others(const fs::path& manifest_folder, const std::string& store_id, uint64_t kept_number) {
-  for (const uint64_t number : generations_in(manifest_folder)) {
-    if (number == kept_number) continue;
-    const std::string name = std::string(kOld) + numbered(number) + std::string(kManifest);
-    rename_file(generation_path(manifest_folder, number), manifest_folder / name);
-  }
+  for (const uint64_t number : generations_in(manifest_folder))
+    if (number != kept_number) retire(manifest_folder, number);
   remove_file(new_path(manifest_folder, store_id));
+}
+
+void remove_store(const fs::path& manifest_folder) {
+  for (const uint64_t number : generations_in(manifest_folder)) retire(manifest_folder, number);
+  remove_leftovers(manifest_folder, Leftovers::all);
 }
 
 void remove_leftovers(const fs::path& manifest_folder, Leftovers which) {

@@ -43,6 +43,8 @@ uint64_t newest_number(const std::filesystem::path& manifest_folder);
 // Renames generations but `kept_number` to old-*, and removes new-ID of `store_id`, which has committed.
 void retire_others(const std::filesystem::path& manifest_folder, const std::string& store_id,
                    uint64_t kept_number);
+// Gives up the store: every generation, and then all leftovers.
+void remove_store(const std::filesystem::path& manifest_folder);
 enum class Leftovers { superseded, all };
 // Removes old-* (and, `all`: new-* and *.partial) with the slabs that they name and no generation does. Slabs
 // in a folder that is not private, or not there, stay.

@@ -23,6 +23,9 @@ struct StateFileOptions {
   std::vector<SpillFolder> drives;  // one slab in each; made where missing
   std::filesystem::path manifest_folder;
   StateIdentity identity;  // the model's fingerprint is filled in
+  // Write the state's bytes once before they are used: later writes are then twice as fast. Not worth it
+  // where only generations are written, seldom.
+  bool prewrite = true;
 };
 
 // For what takes long: the caller's queue, with nothing in flight.
@@ -71,9 +74,9 @@ struct StatePiece {
 // that are not committed hold nothing that can be read: write before.
 class StateFile {
  public:
-  // A new store: locks and makes folders, preallocates, writes every byte once (later writes are then twice
-  // as fast). Null where `stop` ended it. Until its first commit it disappears with this object; that commit
-  // supersedes whatever generations and slabs were in the manifest folder.
+  // A new store: locks and makes folders, preallocates, writes every byte once (StateFileOptions::prewrite;
+  // gradients always). Null where `stop` ended it. Until its first commit it disappears with this object;
+  // that commit supersedes whatever generations and slabs were in the manifest folder.
   static std::unique_ptr<StateFile> create(StateFileOptions options, StateLayout layout, FolderLocks& locks,
                                            const LongTransfer& transfer);
   // The newest whole generation in the folder: all is checked that can be without reading slabs. Error(data)

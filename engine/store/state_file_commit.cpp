@@ -52,11 +52,12 @@ std::unique_ptr<StateFile> StateFile::create(StateFileOptions options, StateLayo
   state->newest_number_ = newest_number(state->manifest_folder_);
   write_manifest(state->manifest_folder_, state->new_manifest());
   const uint64_t state_bytes = state->layout_.state_bytes();
-  const uint64_t total_bytes = state_bytes + state->layout_.scratch_bytes();
+  const uint64_t written_bytes = options.prewrite ? state_bytes : 0;
+  const uint64_t total_bytes = written_bytes + state->layout_.scratch_bytes();
   state->state_ = StripedFile::create(state->parts(slab_name(state->store_id_)), state_bytes);
-  if (!write_zeros(*state->state_, transfer, 0, total_bytes)) return nullptr;
+  if (options.prewrite && !write_zeros(*state->state_, transfer, 0, total_bytes)) return nullptr;
   state->know_zeros(kPersistedSections, kSlotCount);
-  if (!state->make_scratch(transfer, state_bytes)) return nullptr;
+  if (!state->make_scratch(transfer, written_bytes)) return nullptr;
   return state;
 }
 

@@ -376,6 +376,11 @@ gpu::Event Optimizer::save(GenerationFacts facts) {
   return lane_->record();
 }
 
+void Optimizer::attach(const IoQueueFactory& make_queue) {
+  SLUICE_CHECK(stream_ == nullptr && store_.file() != nullptr);
+  stream_ = std::make_unique<StateStream>(*store_.file(), make_queue, nullptr, 0);
+}
+
 void Optimizer::restore(int64_t applied_steps) {
   step_->applied_steps = applied_steps;
   for (BlockId block{0}; block.value < store_.block_count(); ++block.value) {

@@ -84,6 +84,8 @@ class Optimizer {
   // What the last begin_update leaves becomes a generation, in the background: done, durably, after the
   // event. facts.applied_step is filled in.
   gpu::Event save(GenerationFacts facts);
+  // The store has been given a file.
+  void attach(const IoQueueFactory& make_queue);
   // Continues from the store's committed generation, which has been loaded.
   void restore(int64_t applied_steps);
 

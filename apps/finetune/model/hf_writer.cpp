@@ -133,9 +133,12 @@ std::string with_config_dtype(std::string config_json, DType dtype) {
   return config_json;
 }
 
+uint64_t written_bytes(const HfFolder& source, std::optional<DType> dtype) {
+  return source.size_bytes() + static_cast<uint64_t>(growth_bytes(source, dtype)) + kSlackBytes;
+}
+
 void check_room_for(const HfFolder& source, const fs::path& output, std::optional<DType> dtype) {
-  check_free_space(output,
-                   source.size_bytes() + static_cast<uint64_t>(growth_bytes(source, dtype)) + kSlackBytes);
+  check_free_space(output, written_bytes(source, dtype));
 }
 
 void write_hf_folder(const HfFolder& source, const fs::path& output, const FillRows& fill,

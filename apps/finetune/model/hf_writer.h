@@ -24,6 +24,8 @@ struct HfWriteOptions {
   std::optional<DType> dtype;
 };
 
+// What write_hf_folder will write, and a little more.
+uint64_t written_bytes(const HfFolder& source, std::optional<DType> dtype = {});
 // Throws (kind resource) unless `output` has room for what write_hf_folder will write there: ask before
 // training.
 void check_room_for(const HfFolder& source, const std::filesystem::path& output,

@@ -13,48 +13,27 @@
 
 #include "apps/common/version.h"
 #include "io/safetensors.h"
-#include "tests/support/child_process.h"
-#include "tests/support/source_tree.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/support/cli_trial.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::read_events;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr const char* kRows =
     "{\"prompt\": \"Who are you?\", \"completion\": \" A sluice.\"}\n"
     "{\"prompt\": \"What is a sluice?\", \"completion\": \" A gate for water.\"}\n"
-    "{\"text\": \"\"}\n"
     "{\"prompt\": \"Why?\", \"completion\": \" To let through what fits, and to hold what does not.\"}\n"
     "{\"prompt\": \"And then?\", \"completion\": \" The rest.\"}\n";
 
-class CliTest : public ::testing::Test {
+class CliTest : public test::CliTrial {
  protected:
-  CliTest() {
-    const fs::path data = test::source_folder() / "tests" / "data";
-    fs::create_directory(model_);
-    for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
-      fs::copy(data / "models" / "llama_tied" / name, model_ / name);
-    }
-    fs::copy(data / "tokenizers" / "bytes_264" / "tokenizer.json", model_ / "tokenizer.json");
-    std::string rows = kRows;
-    rows.erase(rows.find("{\"text\""), std::string("{\"text\": \"\"}\n").size());
-    test::write_all(data_, rows);
-  }
+  CliTest() : CliTrial(kRows) {}
 
-  using Arguments = std::vector<std::string>;
-
-  static Arguments command(Arguments arguments) {
-    arguments.insert(arguments.begin(), test::program_path("finetune"));
-    return arguments;
-  }
-  static test::Outcome run(const Arguments& arguments, const std::string& input = "") {
-    return test::ChildProcess(command(arguments)).finish(input);
-  }
   Arguments train_arguments(const fs::path& output, const Arguments& more = {}) const {
     Arguments arguments{"train", "--model",         model_, "--data",
                         data_,   "--output",        output, "--max_steps",
@@ -83,19 +62,7 @@ class CliTest : public ::testing::Test {
     edit(config);
     test::write_all(model_ / "config.json", config.dump());
   }
-
-  const test::TemporaryFolder folder_;
-  const fs::path model_ = folder_ / "model";
-  const fs::path data_ = folder_ / "data.jsonl";
-  const fs::path output_ = folder_ / "out";
 };
-
-std::vector<json> read_events(const fs::path& output) {
-  std::istringstream in(test::read_all(output / "events.jsonl"));
-  std::vector<json> events;
-  for (std::string line; std::getline(in, line);) events.push_back(json::parse(line));
-  return events;
-}
 
 // Losses of the steps and the hash of the states at the end: all that a run computes.
 json results(const fs::path& output) {
@@ -234,7 +201,7 @@ TEST_F(CliTest, PlanNeedsNoDataAndIsWhatTrainFollows) {
                   [](const json& part) { return part["name"] == "process base"; });
     each->at("peak_bytes").erase("host");
   }
-  planned.erase("verdict"), planned.erase("warning");
+  planned.erase("verdict"), planned.erase("warning"), planned.erase("drives");  // of plan alone
   EXPECT_EQ(planned, followed);
   EXPECT_FALSE(fs::exists(folder_ / "other"));
 }
@@ -457,10 +424,10 @@ TEST_F(CliTest, ASignalEndsTheRunAfterItsStep) {
     child.send_signal(signal);
     const test::Outcome outcome = child.finish();
     EXPECT_EQ(outcome.code, code) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("cannot resume"));
-    EXPECT_EQ(test::list_all(output_), std::vector<std::string>{"events.jsonl"});
-    EXPECT_EQ(read_events(output_).back()["event"],
-              "interrupted");  // and the second run may write over the first
+    EXPECT_THAT(outcome.err, HasSubstr("--resume"));
+    EXPECT_EQ(test::list_all(output_), (std::vector<std::string>{"checkpoint", "events.jsonl"}));
+    EXPECT_EQ(read_events(output_).back()["event"], "interrupted");
+    fs::remove_all(output_);
   }
 }
 
@@ -518,8 +485,8 @@ TEST_F(CliTest, ConfigsThatDoNotFit) {
 TEST_F(CliTest, DataThatCannotBeLearntFrom) {
   test::write_all(data_, "");
   expect_train_failure(3, {"data.jsonl", "empty"});
-  test::write_all(data_, kRows);
-  expect_train_failure(3, {"data.jsonl:3"});
+  test::write_all(data_, std::string(kRows) + "{\"text\": \"\"}\n");
+  expect_train_failure(3, {"data.jsonl:5"});
   test::write_all(data_, "{\"prompt\": \"much too long\", \"completion\": \"x\"}\n");
   expect_train_failure(5, {"data.jsonl", "all labels masked"}, {"--max_seq_length", "4"});
   fs::remove(data_);

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "apps/finetune/data/sampler.h"
+#include "apps/finetune/train_events.h"
+#include "apps/finetune/train_setup.h"
+
+namespace sluice::finetune {
+
+// How far a run has come: what a saved generation says besides the states.
+struct RunProgress {
+  RunFacts facts;
+  DataCursor cursor;  // of the next step
+};
+
+// Everything that must be the same for a run to go on bit for bit, by the name of its option: values as they
+// are, and hashes of the model's config and list of tensors, of the data file, and of the rows' tokens.
+nlohmann::ordered_json run_settings(const TrainOptions& options, const TrainSetup& setup);
+
+// What a manifest keeps of a run (GenerationFacts::run).
+nlohmann::json run_record(const nlohmann::ordered_json& settings, const RunProgress& progress);
+
+// Throws Error(data) where the record is not one of ours.
+RunProgress recorded_progress(const nlohmann::json& record);
+// Throws Error(usage) that names the first option that is not as `record` says.
+void refuse_changes(const nlohmann::json& record, const nlohmann::ordered_json& settings,
+                    const TrainOptions& options);
+
+}  // namespace sluice::finetune
