@@ -4,20 +4,21 @@
 #
 #   tests/kill.sh N [--model DIR] [--steps N] [--finetune PROGRAM]
 #
-# N kills; a run that ends before its kill does not count. Everything is on disk, and every step is saved. Without --model, a
+# N kills, and more until two thirds of N came after the first commit and a quarter between a first write and its header (at
+# most 3 N); a run that ends before its kill does not count. Everything is on disk, and every step is saved. Without --model, a
 # random one of eight layers, or where `finetune init` is missing the tiny one of tests/data. Prints one line for each kill that
 # went wrong, and at the end:
 #
 #   kills N, after the first commit A, between a first write and its header B, bit-equal resumes C
 #
-# Fails unless all of the A were resumed bit-equal, and the others began anew. Works in a folder of its own under $TMPDIR (on
-# the drive that is to be tried), and removes it.
+# Fails unless all of the A were resumed bit-equal, the others began anew with the same bits, and A and B are enough. Works in
+# a folder of its own under $TMPDIR (on the drive that is to be tried), and removes it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 usage() { sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//p}' "$0" >&2; exit 2; }
 [ $# -gt 0 ] || usage
-kills=$1 model="" steps=8 finetune=build/release/bin/finetune
+kills=$1 model="" steps=10 finetune=build/release/bin/finetune
 [[ $kills =~ ^[0-9]+$ ]] || usage
 shift
 while [ $# -gt 0 ]; do
@@ -50,32 +51,32 @@ make_model() {
 }
 [ -n "$model" ] || make_model
 
-train() {  # OUTPUT [OPTION...]
-  local output=$1
-  shift
-  "$finetune" train --model "$model" --data apps/finetune/examples/quickstart.jsonl --output "$output" --max_steps "$steps" \
-    --learning_rate 1e-4 --per_device_train_batch_size 2 --gradient_accumulation_steps 2 --max_seq_length 128 \
-    --spill_dir "$work/spill" --spill all --save_steps 1 "$@"
-}
+train=("$finetune" train --model "$model" --data apps/finetune/examples/quickstart.jsonl --max_steps "$steps"
+  --learning_rate 1e-4 --per_device_train_batch_size 2 --gradient_accumulation_steps 2 --max_seq_length 128
+  --spill_dir "$work/spill" --spill all --save_steps 1 --output)
 hash_of() { sed -n 's/^state_hash //p' "$1"; }
 
-train "$work/undisturbed" >"$work/hash" 2>"$work/log" || { cat "$work/log"; exit 1; }
+"${train[@]}" "$work/undisturbed" >"$work/hash" 2>"$work/log" || { cat "$work/log"; exit 1; }
 expected=$(hash_of "$work/hash")
 start=$(date +%s%N)
 rm -rf "$work/undisturbed"
-train "$work/undisturbed" >"$work/hash" 2>"$work/log"
-duration=$(($(date +%s%N) - start))  # of a whole run, in ns: kills fall anywhere within
+"${train[@]}" "$work/undisturbed" >"$work/hash" 2>"$work/log"
+duration=$(($(date +%s%N) - start))  # of a whole run, in ns
 [ "$(hash_of "$work/hash")" = "$expected" ] || { echo "two undisturbed runs differ"; exit 1; }
 
 # Modification times in ns; the newest slab byte against the newest header.
 newest() { find "$@" -printf '%T@\n' 2>/dev/null | sort -n | tail -n 1; }
 
 done_kills=0 committed=0 writing=0 equal=0 failed=0
-while [ "$done_kills" -lt "$kills" ]; do
+enough() { [ "$done_kills" -ge "$kills" ] && [ $((3 * committed)) -ge $((2 * kills)) ] && [ $((4 * writing)) -ge "$kills" ]; }
+until enough || [ "$done_kills" -ge $((3 * kills)) ]; do
   rm -rf "$work/out"
-  train "$work/out" >"$work/hash" 2>"$work/log" &
+  "${train[@]}" "$work/out" >"$work/hash" 2>"$work/log" &
   pid=$!
-  delay=$(((RANDOM * 32768 + RANDOM) * (duration / 1000) / (32768 * 32768)))  # µs
+  # Some time after the start, or after any step.
+  after=$((RANDOM % (steps + 1)))
+  while [ "$after" -gt 0 ] && ! grep -q "^step $after/" "$work/log" && kill -0 "$pid" 2>/dev/null; do sleep 0.005; done
+  delay=$(((RANDOM * 32768 + RANDOM) * (duration / steps / 1000) / (32768 * 32768)))  # µs
   sleep "$(printf '%d.%06d' $((delay / 1000000)) $((delay % 1000000)))"
   kill -9 "$pid" 2>/dev/null || true
   status=0
@@ -92,13 +93,13 @@ while [ "$done_kills" -lt "$kills" ]; do
   elif [ -f "$work/out/config.json" ]; then
     continue  # the result was there already, and the state gone
   fi
-  if train "$work/out" "${option[@]}" >"$work/hash" 2>"$work/log" && [ "$(hash_of "$work/hash")" = "$expected" ]; then
+  if "${train[@]}" "$work/out" "${option[@]}" >"$work/hash" 2>"$work/log" && [ "$(hash_of "$work/hash")" = "$expected" ]; then
     [ ${#option[@]} -eq 0 ] || equal=$((equal + 1))
   else
     failed=$((failed + 1))
-    echo "kill $done_kills after $delay us, ${option[*]:-begun anew}: $(tail -n 1 "$work/log"), $(cat "$work/hash")"
+    echo "kill $done_kills, $delay us after step $after, ${option[*]:-begun anew}: $(tail -n 1 "$work/log"), $(cat "$work/hash")"
   fi
 done
 echo "kills $done_kills, after the first commit $committed, between a first write and its header $writing," \
   "bit-equal resumes $equal"
-[ "$failed" = 0 ] && [ "$equal" = "$committed" ]
+enough && [ "$failed" = 0 ] && [ "$equal" = "$committed" ]

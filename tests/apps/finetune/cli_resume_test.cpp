@@ -178,24 +178,14 @@ TEST_F(CliResume, ARunMayBeInterruptedAgainAndAgain) {
   EXPECT_EQ(run_results(output_), expected("6"));
 }
 
-// The run has ended, the result could not be written.
-TEST_F(CliResume, AFullDiskAtTheEndLosesNothing) {
+TEST_F(CliResume, AResultThatCannotBeWrittenCostsNoStep) {
   const Arguments drives = spill("a");
-  const auto limit_files = [] {
-    const rlimit limit{.rlim_cur = 64 << 20, .rlim_max = 64 << 20};
-    return ::setrlimit(RLIMIT_FSIZE, &limit) == 0;
-  };
-  // The result's folder refuses: its name is taken by a folder.
-  fs::create_directories(output_);
-  const Outcome failed = [&] {
-    test::ChildProcess child(command(train_arguments(output_, joined({"--max_steps", "6"}, drives))),
-                             limit_files);
-    EXPECT_TRUE(child.wait_for_error_text("step 1/6"));
-    fs::create_directories(output_ / "model.safetensors/in_the_way");
-    return child.finish();
-  }();
+  interrupt(output_, drives);
+  fs::create_directories(output_ / "model.safetensors/in_the_way");
+  const Outcome failed = resume(output_, drives);
   EXPECT_EQ(failed.code, 1) << failed.err;
   EXPECT_THAT(failed.err, HasSubstr("The state after step 6 is saved in"));
+  EXPECT_EQ(test::read_events(output_).back()["event"], "error");
   fs::remove_all(output_ / "model.safetensors");
   const Outcome outcome = resume(output_, drives);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
@@ -394,9 +384,9 @@ TEST_F(CliResume, PlanShowsTheDrives) {
 
 // Where the run was too fast for the signal, it is run again.
 TEST_F(CliResume, ASignalInTheMiddle) {
-  const json all = expected("1000");
+  const json all = expected("500");
   for (const Arguments& where : {Arguments{}, spill("a")}) {
-    const Arguments arguments = joined({"--max_steps", "1000"}, where);
+    const Arguments arguments = joined({"--max_steps", "500"}, where);
     int code = 0;
     for (int tries = 0; code == 0 && tries < 5; ++tries) {
       fs::remove_all(output_);
