@@ -2,6 +2,7 @@
 
 #include "apps/finetune/commands.h"
 #include "apps/finetune/disk_use.h"
+#include "apps/finetune/outlook.h"
 #include "apps/finetune/output_folder.h"
 #include "apps/finetune/plan_alternatives.h"
 #include "apps/finetune/plan_report.h"
@@ -20,18 +21,19 @@ void print_json(const nlohmann::ordered_json& json) {
   std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
 }
 
-void print(const PlanOptions& options, const Plan& plan, const DiskUse& use, const TrainSetup& setup,
-           const std::string& doubt) {
+void print(const PlanOptions& options, const Plan& plan, const TrainSetup& setup, const Outlook& outlook) {
+  const bool go = all_go(outlook.verdicts);
   if (options.json) {
     nlohmann::ordered_json json = plan_json(plan, setup.trainer);
-    json["drives"] = disk_json(use);
-    json["verdict"] = "go";
-    if (!doubt.empty()) json["warning"] = doubt;
+    json["drives"] = disk_json(outlook.disk);
+    json["prediction"] = forecast_json(outlook.forecast);
+    json["verdicts"] = verdicts_json(outlook.verdicts);
+    json["verdict"] = go ? "go" : "no-go";
     print_json(json);
     return;
   }
-  std::cout << plan_table(plan, setup.trainer) << disk_table(use) << "verdict: go"
-            << (doubt.empty() ? "" : ", but ") << doubt << "\n";
+  std::cout << plan_table(plan, setup.trainer) << disk_table(outlook.disk) << forecast_table(outlook.forecast)
+            << verdict_table(outlook.verdicts) << "verdict: " << (go ? "go" : "no-go") << "\n";
 }
 
 std::string joined(const std::vector<std::string>& texts) {
@@ -63,21 +65,19 @@ int refuse(const PlanOptions& options, const TrainSetup& setup, const Error& err
 }  // namespace
 
 int run_command(const PlanOptions& options) {
-  const TrainSetup setup = set_up_training(options.train);
+  TrainSetup setup = set_up_training(options.train, WeightFiles::optional);
+  const PlanDevice device(options, setup);
   for (const std::string& warning : setup.warnings) std::cerr << "warning: " << warning << "\n";
   try {
     check_output(options.train);
-    const Plan plan = Trainer::plan(*setup.runtime.device, setup.model.config, setup.trainer);
-    const DiskUse use = disk_use(options.train, setup, plan);
-    const std::string no_room = check_disk(options.train, use, options.train.state.resume);
-    const std::string no_memory = check_machine_memory(plan);
-    print(options, plan, use, setup,
-          no_memory.empty() || no_room.empty() ? no_memory + no_room : no_memory + " And " + no_room);
+    const Plan plan = Trainer::plan(device.device(), setup.model.config, setup.trainer);
+    const Outlook outlook = look_ahead(options, setup, device, plan);
+    print(options, plan, setup, outlook);
+    return all_go(outlook.verdicts) ? 0 : exit_code(ErrorKind::resource);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::resource) throw;
     return refuse(options, setup, error);
   }
-  return 0;
 }
 
 }  // namespace sluice::finetune

@@ -27,13 +27,6 @@ struct Need {
   std::string what;
 };
 
-// What is wanted of one file system.
-struct Wanted {
-  fs::path folder;  // one that exists there
-  uint64_t size_bytes = 0;
-  std::string list;
-};
-
 fs::path nearest_existing(const fs::path& folder) {
   fs::path existing = fs::absolute(folder);
   std::error_code error;
@@ -41,27 +34,35 @@ fs::path nearest_existing(const fs::path& folder) {
   return existing;
 }
 
-// The first file system that lacks room, in words; empty where none does. What shares one must fit together.
-std::string find_lack(const std::vector<Need>& needs) {
-  std::map<dev_t, Wanted> wanted;
+// By file system: what shares one must fit together.
+std::vector<RoomWanted> rooms(const std::vector<Need>& needs) {
+  std::map<dev_t, RoomWanted> wanted;
   for (const Need& need : needs) {
     const fs::path existing = nearest_existing(need.folder);
     struct stat info {};
     if (::stat(existing.c_str(), &info) != 0) throw_file_error("examine", existing, errno);
-    Wanted& on_drive = wanted[info.st_dev];
-    on_drive.folder = existing;
-    on_drive.size_bytes += need.size_bytes;
-    on_drive.list += (on_drive.list.empty() ? "" : ", ") + format_bytes(need.size_bytes) + " for " +
-                     need.what + " in " + need.folder.string();
+    RoomWanted& room = wanted[info.st_dev];
+    room.folder = existing;
+    room.wanted_bytes += need.size_bytes;
+    room.what += (room.what.empty() ? "" : ", ") + format_bytes(need.size_bytes) + " for " + need.what +
+                 " in " + need.folder.string();
   }
-  for (const auto& [drive, of] : wanted) {
+  std::vector<RoomWanted> list;
+  for (auto& [drive, room] : wanted) {
     struct statvfs info {};
-    if (::statvfs(of.folder.c_str(), &info) != 0) throw_file_error("examine", of.folder, errno);
-    const uint64_t free_bytes = uint64_t{info.f_bavail} * info.f_frsize;
-    if (of.size_bytes > free_bytes) {
-      return "not enough disk space at " + of.folder.string() + ": " + std::to_string(of.size_bytes) +
-             " bytes are needed (" + of.list + "), " + std::to_string(free_bytes) + " are free";
-    }
+    if (::statvfs(room.folder.c_str(), &info) != 0) throw_file_error("examine", room.folder, errno);
+    room.free_bytes = uint64_t{info.f_bavail} * info.f_frsize;
+    list.push_back(std::move(room));
+  }
+  return list;
+}
+
+// The first file system that lacks room, in words; empty where none does.
+std::string find_lack(const std::vector<Need>& needs) {
+  for (const RoomWanted& room : rooms(needs)) {
+    if (room.wanted_bytes <= room.free_bytes) continue;
+    return "not enough disk space at " + room.folder + ": " + std::to_string(room.wanted_bytes) +
+           " bytes are needed (" + room.what + "), " + std::to_string(room.free_bytes) + " are free";
   }
   return "";
 }
@@ -77,6 +78,21 @@ std::vector<Need> state_needs(const TrainOptions& options, uint64_t size_bytes) 
                      "the states"});
   }
   return needs;
+}
+
+std::vector<Need> needs_of_state(const TrainOptions& options, const DiskUse& use, bool state_is_there) {
+  return state_needs(options, state_is_there ? use.scratch_bytes : use.state_bytes);
+}
+
+// Without weight files: every tensor in the dtype of a new model.
+uint64_t result_bytes(const TrainOptions& options, const TrainSetup& setup) {
+  if (setup.model.folder.has_weights()) return written_bytes(setup.model.folder, options.export_dtype);
+  const ModelSpec model = make_decoder_spec(setup.model.config, setup.trainer.freeze).model;
+  uint64_t bytes = 0;
+  for (const TensorSpec& tensor : model.tensors)
+    bytes += static_cast<uint64_t>(tensor.rows * tensor.cols) *
+             size_bytes(options.export_dtype.value_or(DType::bf16));
+  return bytes;
 }
 
 std::string row(const std::string& name, uint64_t size_bytes) {
@@ -96,7 +112,7 @@ std::optional<uint64_t> DiskUse::written_per_run() const {
 
 DiskUse disk_use(const TrainOptions& options, const TrainSetup& setup, const Plan& plan) {
   const int64_t interval = options.state.save_interval();
-  DiskUse use{.export_bytes = written_bytes(setup.model.folder, options.export_dtype),
+  DiskUse use{.export_bytes = result_bytes(options, setup),
               .state_bytes = plan.peak_bytes(Tier::disk),
               .state_needed = options.state.spills() || interval > 0,
               .read_per_step = plan.disk_read_bytes_per_walk,
@@ -116,6 +132,15 @@ DiskUse disk_use(const TrainOptions& options, const TrainSetup& setup, const Pla
   return use;
 }
 
+std::vector<RoomWanted> room_wanted(const TrainOptions& options, const DiskUse& use, bool state_is_there) {
+  std::vector<Need> needs;
+  if (!options.output.empty()) needs.push_back({options.output, use.export_bytes, "the result"});
+  if (options.state.spills() || (use.state_needed && !options.output.empty())) {
+    for (Need& need : needs_of_state(options, use, state_is_there)) needs.push_back(std::move(need));
+  }
+  return rooms(needs);
+}
+
 std::string check_disk(const TrainOptions& options, const DiskUse& use, bool state_is_there) {
   if (const auto written = use.written_per_run();
       written && options.state.ssd_write_limit && *written > *options.state.ssd_write_limit) {
@@ -128,8 +153,7 @@ std::string check_disk(const TrainOptions& options, const DiskUse& use, bool sta
   }
   if (options.output.empty()) return "";
   std::vector<Need> needs{{options.output, use.export_bytes, "the result"}};
-  const uint64_t state_bytes = state_is_there ? use.scratch_bytes : use.state_bytes;
-  for (Need& need : state_needs(options, state_bytes)) needs.push_back(std::move(need));
+  for (Need& need : needs_of_state(options, use, state_is_there)) needs.push_back(std::move(need));
   const std::string lack = find_lack(needs);
   if (lack.empty()) return "";
   if (use.state_needed) {

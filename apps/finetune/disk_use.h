@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "apps/finetune/train_setup.h"
 
@@ -28,6 +29,16 @@ struct DiskUse {
 };
 
 DiskUse disk_use(const TrainOptions& options, const TrainSetup& setup, const Plan& plan);
+
+// What is wanted of one file system, and what it has.
+struct RoomWanted {
+  std::string folder;
+  uint64_t wanted_bytes = 0;
+  uint64_t free_bytes = 0;
+  std::string what;  // "3.02 GiB for the states in DIR, 257.0 MiB for the result in OUTPUT"
+};
+// Of all that the run cannot do without.
+std::vector<RoomWanted> room_wanted(const TrainOptions& options, const DiskUse& use, bool state_is_there);
 
 // Whether the drives have room, and --ssd_write_limit allows what the run writes: throws Error(resource).
 // Returns a warning where only an interrupted run would lack room, else an empty text. `state_is_there`: the

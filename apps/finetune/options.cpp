@@ -255,8 +255,14 @@ ParsedCommand parse_plan(Arguments arguments) {
   options.train.engine.threads = usable_core_count();
   OptionTable table(
       "finetune plan", "finetune plan --model DIR [options of train]",
-      "Tells what training would take: peak bytes of every tier and part, moves, and whether it fits.");
+      "Tells what training would take: bytes of every tier, moves, time, and whether to begin. --model may\n"
+      "also be a config.json alone.");
   add_train(table, options.train, Presence::optional);
+  table.add("Engine",
+            {.name = "as",
+             .value = text_value(options.as, "GPU"),
+             .help = "plan for a GPU by its data sheet: \"RTX 4090\", or flops=...,memory=...,pcie=...",
+             .aliases = {}});
   add_json(table, options.json);
   ParsedCommand command = finish(table, arguments, options);
   if (const auto* plan = std::get_if<PlanOptions>(&command)) check_train(plan->train);

@@ -66,6 +66,7 @@ struct TrainOptions {
 
 struct PlanOptions {
   TrainOptions train;  // data and output may be empty
+  std::string as;      // a GPU by name or numbers (gpu/timed/gpu_models.h); empty: this processor
   bool json = false;
 };
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/finetune/model/decoder_spec.h"
+#include "apps/finetune/model/hf_files.h"
 #include "apps/finetune/weights.h"
 #include "engine/base/error.h"
 #include "gpu/host/kernel_table.h"
@@ -40,6 +41,18 @@ OpenModel open_model(const std::string& path) {
   OpenModel model{read_model_config(path), HfFolder(path)};
   check_weights(model.folder, make_decoder_spec(model.config).model);
   return model;
+}
+
+OpenModel open_model_shape(const std::string& path) {
+  std::filesystem::path folder = path;
+  if (std::filesystem::is_regular_file(folder)) {
+    return {parse_model_config(read_text_file(folder), folder),
+            HfFolder::without_weights(std::filesystem::absolute(folder).parent_path())};
+  }
+  const bool weights = std::filesystem::exists(folder / kSingleFileName) ||
+                       std::filesystem::exists(folder / kIndexName) || !find_weight_files(folder).empty();
+  if (weights || !std::filesystem::exists(folder / "config.json")) return open_model(path);
+  return {read_model_config(folder), HfFolder::without_weights(folder)};
 }
 
 Tokenizer open_tokenizer(const OpenModel& model) {

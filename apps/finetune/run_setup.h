@@ -26,6 +26,8 @@ struct OpenModel {
 
 // Config, headers, and that the weight files hold every tensor in its shape.
 OpenModel open_model(const std::string& path);
+// The same of a folder with weights; else of config.json alone, by its folder or its own path.
+OpenModel open_model_shape(const std::string& path);
 Tokenizer open_tokenizer(const OpenModel& model);
 
 // The token that ends a text in training: the tokenizer's eos_token (tokenizer_config.json), else the first

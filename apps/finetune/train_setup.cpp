@@ -91,9 +91,10 @@ TrainerOptions trainer_options(const TrainOptions& options, const TrainSetup& se
 
 }  // namespace
 
-TrainSetup set_up_training(const TrainOptions& options) {
+TrainSetup set_up_training(const TrainOptions& options, WeightFiles weights) {
   check_batch_size(options);
-  TrainSetup setup{.model = open_model(options.model)};
+  TrainSetup setup{.model = weights == WeightFiles::needed ? open_model(options.model)
+                                                           : open_model_shape(options.model)};
   if (!options.data.data.empty()) open_training_data(options, setup);
   setup.runtime = open_runtime(options.engine);
   setup.trainer = trainer_options(options, setup);

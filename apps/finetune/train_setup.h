@@ -25,9 +25,11 @@ struct TrainSetup {
   std::vector<std::string> warnings;
 };
 
+enum class WeightFiles { needed, optional };  // optional: config.json is enough
+
 // Checks everything that needs no weights. Without --data the micro-batches are taken to be as large as
 // --max_seq_length allows. The tokenizer is gone when this returns: training has no use for its memory.
-TrainSetup set_up_training(const TrainOptions& options);
+TrainSetup set_up_training(const TrainOptions& options, WeightFiles weights = WeightFiles::needed);
 
 LearningRate learning_rate_of(const TrainOptions& options, int64_t total_steps);
 

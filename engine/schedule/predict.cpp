@@ -120,11 +120,10 @@ class StepBuilder {
     return add(Lane::disk_write, seconds(moved, rates_.disk_write_bytes_per_second) * disk_slowness_, moved,
                after, std::move(label), queue);
   }
-  // Transfers take from the CPU what compute then lacks.
+  // Transfers take from the host's processor what the optimizer (and compute, where it is there) then lacks.
   void charge_processor(double moved, const After& after) {
     const double taken = moved * rates_.disk_cpu_seconds_per_byte / rates_.thread_count;
-    if (rates_.processors == Processors::one && taken > 0)
-      add(Lane::optimizer, taken, 0, after, "transfer", kTransfers);
+    if (taken > 0) add(Lane::optimizer, taken, 0, after, "transfer", kTransfers);
   }
   int copy_in(size_t size, const After& after, std::string label) {
     return add(Lane::copy_in, seconds(bytes_of(size), rates_.copy_in_bytes_per_second), bytes_of(size), after,

@@ -25,7 +25,7 @@ struct LaneRates {
   double optimizer_parameters_per_second = 0;
   double norm_bytes_per_second = 0;
   double checksum_bytes_per_second = 0;  // of one thread
-  // Of one core, by transfers (the kernel's part included); counts where the device is the CPU.
+  // Of one core, by transfers, the kernel's part included.
   double disk_cpu_seconds_per_byte = 0;
   int thread_count = 1;
   Processors processors = Processors::apart;

@@ -77,6 +77,12 @@ HfFolder::HfFolder(fs::path folder) : folder_(std::move(folder)) {
   other_files_ = find_other_files(folder_);
 }
 
+HfFolder HfFolder::without_weights(fs::path folder) {
+  HfFolder result;
+  result.folder_ = std::move(folder);
+  return result;
+}
+
 void HfFolder::open_weights() {
   const fs::path index = folder_ / kIndexName;
   if (fs::exists(folder_ / kSingleFileName)) {

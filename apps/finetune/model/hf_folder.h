@@ -34,6 +34,9 @@ struct ModelTensor {
 class HfFolder {
  public:
   explicit HfFolder(std::filesystem::path folder);
+  // Of a folder that need not hold any weights, or other files than config.json: for plans.
+  static HfFolder without_weights(std::filesystem::path folder);
+  bool has_weights() const { return !files_.empty(); }
 
   const std::filesystem::path& path() const { return folder_; }
   const std::vector<ModelTensor>& tensors() const {
@@ -52,6 +55,7 @@ class HfFolder {
   void read_raw(const ModelTensor& tensor, int64_t begin, int64_t end, void* out) const;
 
  private:
+  HfFolder() = default;
   void open_weights();
   void add_tensors(size_t file);
 

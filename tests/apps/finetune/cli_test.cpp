@@ -2,6 +2,7 @@
 // behind.
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +33,9 @@ constexpr const char* kRows =
 
 class CliTest : public test::CliTrial {
  protected:
-  CliTest() : CliTrial(kRows) {}
+  CliTest() : CliTrial(kRows) {
+    ::setenv("XDG_CACHE_HOME", (folder_ / "cache").c_str(), 1);  // where plan keeps what it measures
+  }
 
   Arguments train_arguments(const fs::path& output, const Arguments& more = {}) const {
     Arguments arguments{"train", "--model",         model_, "--data",
@@ -201,7 +204,7 @@ TEST_F(CliTest, PlanNeedsNoDataAndIsWhatTrainFollows) {
                   [](const json& part) { return part["name"] == "process base"; });
     each->at("peak_bytes").erase("host");
   }
-  planned.erase("verdict"), planned.erase("warning"), planned.erase("drives");  // of plan alone
+  for (const char* judgement : {"verdict", "verdicts", "prediction", "drives"}) planned.erase(judgement);
   EXPECT_EQ(planned, followed);
   EXPECT_FALSE(fs::exists(folder_ / "other"));
 }
@@ -219,6 +222,38 @@ TEST_F(CliTest, PlanPrintsATableOrRefusesWithTheNumberThatWouldDo) {
   EXPECT_THAT(refused.out, HasSubstr("verdict: no-go\nreason: the device limit of 1.00 KiB is too small"));
   EXPECT_THAT(refused.out, HasSubstr("would go: --device_memory "));
   EXPECT_EQ(refused.err, "") << "a refusal is the plan's result";
+}
+
+TEST_F(CliTest, PlanForetellsTimeOfAConfigAlone) {
+  const fs::path config = folder_ / "config.json";
+  fs::copy(fs::path(model_) / "config.json", config);
+  const test::Outcome outcome =
+      run({"plan", "--model", config, "--as", "RTX 4090", "--max_steps", "100", "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const json plan = json::parse(outcome.out);
+  EXPECT_EQ(plan["compute_dtype"], "bf16");
+  EXPECT_THAT(plan["prediction"]["compute_from"], HasSubstr("RTX 4090"));
+  const double step = plan["prediction"]["seconds_per_step"];
+  EXPECT_GT(step, 0);
+  EXPECT_NEAR(plan["prediction"]["run_seconds"], 100 * step, 1e-9 * step);
+  for (const auto& [name, lane] : plan["prediction"]["lanes"].items())
+    EXPECT_LE(lane["busy_seconds"].get<double>(), step * (1 + 1e-9)) << name;
+  for (const char* about : {"memory", "disk space", "endurance", "time"})
+    EXPECT_EQ(plan["verdicts"][about]["verdict"], "go");
+  expect_failure({"plan", "--model", config, "--as", "RTX 4091"}, 2, {"RTX 4090"});
+
+  const test::Outcome spilling =
+      run({"plan", "--model", config, "--output", output_, "--spill_dir", folder_ / "spill", "--spill", "all",
+           "--max_steps", "9", "--ssd_write_limit", "1KiB"});
+  EXPECT_EQ(spilling.code, 4) << spilling.err;
+  for (const char* text : {"assumed", "nvme_bench --quick", "disk_read", "memory: go", "disk space: go",
+                           "endurance: no-go", "would go: --ssd_write_limit 1GiB", "verdict: no-go"})
+    EXPECT_THAT(spilling.out, HasSubstr(text));
+
+  const test::Outcome here = run({"plan", "--model", model_});
+  ASSERT_EQ(here.code, 0) << here.err;
+  for (const char* text : {"this processor", "bottleneck: ", "memory: go", "endurance: go", "time: go"})
+    EXPECT_THAT(here.out, HasSubstr(text));
 }
 
 // Every setting that a refusal names goes, and the least is the least.
