@@ -207,10 +207,16 @@ void copy_file_contents(const std::filesystem::path& from, const std::filesystem
   target.commit();
 }
 
-void check_free_space(const std::filesystem::path& folder, uint64_t needed_bytes) {
+std::filesystem::path nearest_existing(const std::filesystem::path& folder) {
   std::filesystem::path existing = std::filesystem::absolute(folder);
-  while (!std::filesystem::exists(existing) && existing.has_relative_path())
+  std::error_code error;
+  while (!std::filesystem::exists(existing, error) && existing.has_relative_path())
     existing = existing.parent_path();
+  return existing;
+}
+
+void check_free_space(const std::filesystem::path& folder, uint64_t needed_bytes) {
+  const std::filesystem::path existing = nearest_existing(folder);
   struct statvfs info {};
   if (::statvfs(existing.c_str(), &info) != 0) throw_file_error("examine", existing, errno);
   const uint64_t free_bytes = uint64_t{info.f_bavail} * info.f_frsize;

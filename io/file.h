@@ -67,6 +67,8 @@ void sync_folder(const std::filesystem::path& folder);
 // Copies the contents (a symbolic link is followed) in pieces; the target must not be half-read by others
 // meanwhile.
 void copy_file_contents(const std::filesystem::path& from, const std::filesystem::path& to);
+// The folder, made absolute, or the nearest of those that it is to lie in that exists.
+std::filesystem::path nearest_existing(const std::filesystem::path& folder);
 // Throws (kind resource) unless the file system that holds `folder`, or its nearest existing parent, has
 // room.
 void check_free_space(const std::filesystem::path& folder, uint64_t needed_bytes);

@@ -27,13 +27,6 @@ struct Need {
   std::string what;
 };
 
-fs::path nearest_existing(const fs::path& folder) {
-  fs::path existing = fs::absolute(folder);
-  std::error_code error;
-  while (!fs::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();
-  return existing;
-}
-
 // By file system: what shares one must fit together.
 std::vector<RoomWanted> rooms(const std::vector<Need>& needs) {
   std::map<dev_t, RoomWanted> wanted;

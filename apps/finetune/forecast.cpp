@@ -10,6 +10,7 @@
 #include "apps/finetune/machine_rates.h"
 #include "apps/finetune/walk_costs.h"
 #include "engine/base/math.h"
+#include "io/file.h"
 
 namespace sluice::finetune {
 namespace {
@@ -36,13 +37,6 @@ double usual_tokens(const TrainSetup& setup, const BatchLimits& limits) {
   const double rows = static_cast<double>(setup.data->size()) /
                       static_cast<double>(std::max<int64_t>(1, setup.steps_per_epoch));
   return rows * static_cast<double>(limits.tokens_per_row);
-}
-
-std::filesystem::path nearest_existing(std::filesystem::path folder) {
-  folder = std::filesystem::absolute(folder);
-  std::error_code error;
-  while (!std::filesystem::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
-  return folder;
 }
 
 std::string gigabytes(double bytes_per_second) {
