@@ -10,6 +10,7 @@
 #include "apps/finetune/transfer_progress.h"
 #include "engine/base/error.h"
 #include "gpu/host/kernel_table.h"
+#include "io/file.h"
 
 namespace sluice::finetune {
 namespace {
@@ -44,12 +45,6 @@ void check_spill_dir(const fs::path& folder) {
         "can be written by others, who could replace the model's state. If nobody else needs that: "
         "chmod go-w " +
         folder.string());
-}
-
-fs::path nearest_existing(fs::path folder) {
-  std::error_code error;
-  while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
-  return folder;
 }
 
 std::string listed(const std::vector<SpillFolder>& drives) {
@@ -125,6 +120,7 @@ void Checkpoint::refuse_second_run() {
 }
 
 const Manifest& Checkpoint::find_saved() {
+  if (saved_) return *saved_;
   std::optional<Recovered> found = recover(folder_);
   if (!found) {
     throw Error(ErrorKind::usage, "--resume: there is no saved state in " + output_.string() +
@@ -167,8 +163,15 @@ void Checkpoint::take_output() {
   remove_leftovers(folder_, Leftovers::all);
 }
 
+// Where nothing is asked for, what nvme_bench found faster on one of the drives.
 IoChoice Checkpoint::io_choice() const {
-  return {.engine = options_.io};
+  IoChoice choice{.engine = options_.io};
+  if (choice.engine != IoChoice::Engine::automatic) return choice;
+  for (const std::string& folder : options_.spill_dirs) {
+    const auto settings = find_drive_settings(nearest_existing(plain(folder)));
+    if (settings && settings->queue == "threads") choice.engine = IoChoice::Engine::threads;
+  }
+  return choice;
 }
 
 IoQueueFactory Checkpoint::queues() const {
