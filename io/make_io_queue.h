@@ -11,9 +11,6 @@ namespace sluice {
 struct IoChoice {
   enum class Engine { automatic, io_uring, threads };
   Engine engine = Engine::automatic;
-  // Of one drive; for run_all and whoever else keeps a drive busy. 16 MiB and more were slower (measured;
-  // facts/io.md).
-  size_t bytes_in_flight = size_t{8} << 20;
   IoQueueOptions queue;
 };
 

@@ -32,7 +32,6 @@ DiskReader::DiskReader(gpu::Device& device, const TensorStore& store, std::uniqu
 
 gpu::Event DiskReader::read_weights(BlockId block, std::byte* out) {
   std::vector<StatePiece> pieces = weight_pieces(store_, block, compute_dtype_, out);
-  for (const StatePiece& piece : pieces) read_bytes_ += piece.size_bytes;
   lane_->run({.name = "read weights",
               .accesses = {gpu::reads(store_.disk_token(block), 1),
                            gpu::writes(out, store_.layout(block).fetch_bytes(compute_dtype_))},

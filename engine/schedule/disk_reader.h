@@ -27,13 +27,10 @@ class DiskReader {
   // The block's weights as they are on disk when the lane comes to it; in place after the event.
   gpu::Event read_weights(BlockId block, std::byte* out);
 
-  size_t read_bytes() const { return read_bytes_; }
-
  private:
   const TensorStore& store_;
   DType compute_dtype_;
   std::unique_ptr<IoQueue> queue_;
-  size_t read_bytes_ = 0;
   std::unique_ptr<gpu::Stream> lane_;  // last: its thread uses the rest
 };
 

@@ -96,8 +96,6 @@ class Optimizer {
   void wait();
 
   int64_t applied_steps() const;
-  // Null where nothing is on disk.
-  const StateStream* stream() const { return stream_.get(); }
 
   static size_t waiting_arena_bytes(const TensorStore& store, const std::vector<DType>& dtypes);
 

@@ -1,7 +1,6 @@
 #include "engine/train/state_stream.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "engine/base/error.h"
 #include "engine/base/math.h"
@@ -216,12 +215,7 @@ void StateStream::take_completions() {
 
 template <class Done>
 void StateStream::wait_until(const Done& done) {
-  using Clock = std::chrono::steady_clock;
-  while (!done()) {
-    const Clock::time_point begin = Clock::now();
-    take_completions();
-    waited_seconds_ += std::chrono::duration<double>(Clock::now() - begin).count();
-  }
+  while (!done()) take_completions();
 }
 
 }  // namespace sluice

@@ -55,8 +55,6 @@ class StateStream {
 
   size_t read_bytes() const { return read_bytes_; }
   size_t written_bytes() const { return written_bytes_; }
-  // How long update_next, write_gradient and save waited for the disk, in seconds.
-  double waited_seconds() const { return waited_seconds_; }
 
  private:
   struct Chunk {
@@ -102,7 +100,6 @@ class StateStream {
   std::vector<IoRequest> requests_;  // scratch
   size_t read_bytes_ = 0;
   size_t written_bytes_ = 0;
-  double waited_seconds_ = 0;
 };
 
 }  // namespace sluice
