@@ -42,7 +42,7 @@ void InputOffload::end_forward(int layer) {
   if (const auto& free = staging_.free_after(staging_slot)) mover_.send_after(*free);
   left = mover_.send(used, staging_.slot(staging_slot), slot(layer), plan_.boundary_slot_bytes);
   lane_->wait(*left);
-  away_[at] = write(layer, staging_slot);
+  away_[at] = write(piece(layer, staging_slot));
   staging_.release(staging_slot, *away_[at]);
 }
 
@@ -67,9 +67,11 @@ void InputOffload::fetch(int layer) {
                      .device_free = compute_.record(),
                      .gather = {}};
   if (plan_.boundary_tier == Tier::disk) {
-    arrival_->staging_slot = next_staging_slot();
-    fetch.host = staging_.slot(arrival_->staging_slot);
-    fetch.host_ready = {read(layer, arrival_->staging_slot)};
+    const int staging_slot = next_staging_slot();
+    arrival_->staging_slot = staging_slot;
+    staging_.wait_free(staging_slot, *lane_);
+    fetch.host = staging_.slot(staging_slot);
+    fetch.host_ready = {read(piece(layer, staging_slot))};
   }
   arrival_->ticket = mover_.fetch(std::move(fetch));
 }
@@ -80,13 +82,16 @@ int InputOffload::next_staging_slot() {
   return slot;
 }
 
-gpu::Event InputOffload::write(int layer, int staging_slot) {
-  const StatePiece piece{.block = BlockId{layer},
-                         .section = Section::layer_input,
-                         .slot = 0,
-                         .begin = 0,
-                         .size_bytes = plan_.boundary_slot_bytes,
-                         .data = staging_.slot(staging_slot)};
+StatePiece InputOffload::piece(int layer, int staging_slot) const {
+  return {.block = BlockId{layer},
+          .section = Section::layer_input,
+          .slot = 0,
+          .begin = 0,
+          .size_bytes = plan_.boundary_slot_bytes,
+          .data = staging_.slot(staging_slot)};
+}
+
+gpu::Event InputOffload::write(const StatePiece& piece) {
   lane_->run({.name = "write layer input",
               .accesses = {gpu::reads(piece.data, piece.size_bytes)},
               .body = [this, piece] {
@@ -95,14 +100,7 @@ gpu::Event InputOffload::write(int layer, int staging_slot) {
   return lane_->record();
 }
 
-gpu::Event InputOffload::read(int layer, int staging_slot) {
-  const StatePiece piece{.block = BlockId{layer},
-                         .section = Section::layer_input,
-                         .slot = 0,
-                         .begin = 0,
-                         .size_bytes = plan_.boundary_slot_bytes,
-                         .data = staging_.slot(staging_slot)};
-  staging_.wait_free(staging_slot, *lane_);
+gpu::Event InputOffload::read(const StatePiece& piece) {
   lane_->run({.name = "read layer input",
               .accesses = {gpu::writes(piece.data, piece.size_bytes)},
               .body = [this, piece] {

@@ -46,8 +46,9 @@ class InputOffload {
   }
   int next_staging_slot();
   void fetch(int layer);
-  gpu::Event write(int layer, int staging_slot);
-  gpu::Event read(int layer, int staging_slot);
+  StatePiece piece(int layer, int staging_slot) const;
+  gpu::Event write(const StatePiece& piece);
+  gpu::Event read(const StatePiece& piece);
 
   const Plan& plan_;
   Mover& mover_;
