@@ -18,6 +18,17 @@ constexpr Range kFromZero{.minimum = 0};
 constexpr Range kFromOne{.minimum = 1};
 constexpr Range kBeta{.minimum = 0, .maximum = 1, .ends = Ends::open_above};
 
+// `unset` is the word for no dtype.
+OptionValue dtype_value(std::optional<DType>& dtype, const char* unset) {
+  return choice_value<std::optional<DType>>(dtype,
+                                            {{unset, std::nullopt},
+                                             {"bf16", DType::bf16},
+                                             {"fp32", DType::f32},
+                                             {"bfloat16", DType::bf16},
+                                             {"float32", DType::f32}},
+                                            3);
+}
+
 void add_model(OptionTable& table, std::string& model) {
   table.add("Model", {.name = "model",
                       .value = text_value(model, "DIR"),
@@ -58,19 +69,12 @@ void add_data(OptionTable& table, DataOptions& data, Presence presence) {
 
 void add_engine(OptionTable& table, EngineOptions& engine) {
   const std::string group = "Engine";
-  using OptionalDType = std::optional<DType>;
   table.add(group, {.name = "device_memory",
                     .value = size_value(engine.device_memory, "what keeping everything takes"),
                     .help = "limit of the device tier; less is streamed and recomputed",
                     .aliases = {}});
   table.add(group, {.name = "compute_dtype",
-                    .value = choice_value<OptionalDType>(engine.compute_dtype,
-                                                         {{"auto", std::nullopt},
-                                                          {"bf16", DType::bf16},
-                                                          {"fp32", DType::f32},
-                                                          {"bfloat16", DType::bf16},
-                                                          {"float32", DType::f32}},
-                                                         3),
+                    .value = dtype_value(engine.compute_dtype, "auto"),
                     .help = "auto: the faster one on this processor",
                     .aliases = {"precision", "dtype"}});
   table.add(group, {.name = "threads",
@@ -171,16 +175,6 @@ void add_optimizer(OptionTable& table, TrainOptions& train) {
                     .aliases = {"clip_grad_norm", "max_norm", "gradient_clipping"}});
 }
 
-OptionValue export_dtype_value(std::optional<DType>& dtype) {
-  return choice_value<std::optional<DType>>(dtype,
-                                            {{"source", std::nullopt},
-                                             {"bf16", DType::bf16},
-                                             {"fp32", DType::f32},
-                                             {"bfloat16", DType::bf16},
-                                             {"float32", DType::f32}},
-                                            3);
-}
-
 void add_train(OptionTable& table, TrainOptions& train, Presence files) {
   add_model(table, train.model);
   add_output(table, train.output, files);
@@ -203,7 +197,7 @@ void add_train(OptionTable& table, TrainOptions& train, Presence files) {
                        .aliases = {"gradient_checkpointing", "grad_checkpoint", "activation_checkpointing",
                                    "enable_activation_checkpointing"}});
   table.add("Output", {.name = "export_dtype",
-                       .value = export_dtype_value(train.export_dtype),
+                       .value = dtype_value(train.export_dtype, "source"),
                        .help = "of the result; source: as the model's files are",
                        .aliases = {"save_dtype"}});
   table.add("Output", {.name = "logging_steps",
@@ -338,13 +332,7 @@ ParsedCommand parse_init(Arguments arguments) {
                       .help = "of the weights: the same seed gives the same files",
                       .aliases = {"random_seed"}});
   table.add("Model", {.name = "dtype",
-                      .value = choice_value<std::optional<DType>>(options.dtype,
-                                                                  {{"auto", std::nullopt},
-                                                                   {"bf16", DType::bf16},
-                                                                   {"fp32", DType::f32},
-                                                                   {"bfloat16", DType::bf16},
-                                                                   {"float32", DType::f32}},
-                                                                  3),
+                      .value = dtype_value(options.dtype, "auto"),
                       .help = "of the weights; auto: what config.json says, else bf16",
                       .aliases = {"torch_dtype"}});
   table.add("Model", {.name = "max_shard_size",
