@@ -92,6 +92,16 @@ TEST(TrainerDiskPlan, HasWhatItIsAskedForOnDisk) {
   }
 }
 
+// Its rows are gathered in the dtype that they are stored in.
+TEST_P(TrainerDisk, SameBitsWithAFrozenEmbedding) {
+  const ModelConfig config = tiny_config(tied());
+  for (const DType storage : {DType::f32, DType::bf16}) {
+    TrialOptions base = options();
+    base.freeze = {.tensor_names = {"model.embed_tokens.weight"}, .frozen_dtype = storage};
+    expect_same_bits(config, ragged_windows(7, config.vocab_size, 2, 2), base);
+  }
+}
+
 // Three steps, a generation, and three more by another trainer in another way.
 TEST_P(TrainerDisk, GoesOnFromAGeneration) {
   const ModelConfig config = tiny_config(tied());

@@ -9,12 +9,6 @@ namespace {
 
 using finetune::Trainer;
 
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kThreadSanitizer = true;  // a missing wait is a race to it, and all is ten times slower
-#else
-constexpr bool kThreadSanitizer = false;
-#endif
-
 class TrainerHazards : public ::testing::TestWithParam<std::tuple<DType, bool>> {
  protected:
   DType dtype() const { return std::get<0>(GetParam()); }
@@ -102,7 +96,7 @@ void expect_caught(const Scene& scene, Harmless harmless) {
       const WaitSite& site = nothing.waits[index];
       const char* reason = why_redundant(site);
       needed_count += reason == nullptr ? 1 : 0;
-      if (reason != nullptr && (harmless == Harmless::taken_on_trust || kThreadSanitizer)) continue;
+      if (reason != nullptr && harmless == Harmless::taken_on_trust) continue;
       const Forgotten result = run_without(scene, stream, static_cast<int>(index));
       EXPECT_EQ(result.violation_count > 0, reason == nullptr)
           << "wait " << index << ": " << site.text() << (reason != nullptr ? ": " : "")
@@ -150,7 +144,6 @@ TEST_P(ForgottenWaits, AreCaughtInShards) {
 }
 
 TEST_P(ForgottenWaits, AreCaughtWhateverTheTiming) {
-  if (kThreadSanitizer) GTEST_SKIP() << "a missing wait is a data race, which ThreadSanitizer reports";
   for (const uint64_t seed : {1, 2}) {
     expect_caught(scene("delays " + std::to_string(seed), two_piece_config(tied()),
                         {.thread_count = 2, .delay_seed = seed}),
