@@ -23,9 +23,17 @@ void validate(const AdamOptions& options) {
   require(finite_from_0(options.weight_decay), "weight_decay", options.weight_decay, "from 0");
 }
 
+// SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014): every bit of the input reaches every one of
+// the result.
+uint64_t mixed(uint64_t bits) {
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+  return bits ^ (bits >> 31);
+}
+
 }  // namespace
 
-AdamStep make_adam_step(const AdamOptions& options, int64_t step, float gradient_scale) {
+AdamStep make_adam_step(const AdamOptions& options, int64_t step, float gradient_scale, uint64_t seed) {
   SLUICE_CHECK(step >= 1, "steps count from 1");
   validate(options);
   const bool decoupled = options.variant == AdamVariant::adamw;
@@ -42,6 +50,7 @@ AdamStep make_adam_step(const AdamOptions& options, int64_t step, float gradient
       .epsilon = static_cast<float>(options.epsilon),
       .decay = decoupled ? static_cast<float>(1 - options.learning_rate * options.weight_decay) : 1.0f,
       .step_size = static_cast<float>(options.learning_rate / correction1),
+      .random_key = mixed(mixed(seed) + static_cast<uint64_t>(step)),
   };
 }
 
@@ -65,6 +74,13 @@ void update(Executor& executor, const SplitState& state, FloatView gradient, con
 void update(Executor& executor, const Fp32State& state, FloatView gradient, const AdamStep& step) {
   SLUICE_CHECK(gradient.size() == state.size());
   for_each_piece(executor, state.size(), [&](int64_t begin, int64_t count) {
+    update(state.subrange(begin, count), gradient.subrange(begin, count), step);
+  });
+}
+
+void update(Executor& executor, const StateSpan& state, FloatView gradient, const AdamStep& step) {
+  SLUICE_CHECK(gradient.size() == state.size);
+  for_each_piece(executor, state.size, [&](int64_t begin, int64_t count) {
     update(state.subrange(begin, count), gradient.subrange(begin, count), step);
   });
 }

@@ -50,5 +50,18 @@ void update(const Fp32State& state, FloatView gradient, const AdamStep& step) {
   HWY_DYNAMIC_DISPATCH(update_fp32)(state, gradient, step);
 }
 
+void update(const StateSpan& state, FloatView gradient, const AdamStep& step) {
+  const auto size = static_cast<size_t>(state.size);
+  const auto floats = [size](std::byte* stream) { return std::span(reinterpret_cast<float*>(stream), size); };
+  const std::span weight(state.weight, size);
+  const std::span first = floats(state.first_moment), second = floats(state.second_moment);
+  if (state.format == StateFormat::split) {
+    update(SplitState{weight, {reinterpret_cast<int16_t*>(state.low), size}, first, second}, gradient, step);
+    return;
+  }
+  SLUICE_CHECK(state.format == StateFormat::fp32, "not written yet");
+  update(Fp32State{floats(state.low), first, second, weight}, gradient, step);
+}
+
 }  // namespace sluice::cpu_optim
 #endif

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "cpu_optim/float_view.h"
+#include "cpu_optim/state_format.h"
 #include "engine/base/executor.h"
 #include "engine/base/float_bits.h"
 
@@ -59,11 +60,15 @@ struct AdamStep {
   float epsilon = 0;
   float decay = 1;      // 1 - learning_rate * weight_decay of AdamW, 1 for Adam
   float step_size = 0;  // learning_rate / (1 - beta1^t)
+  // Of the seed and the step's number: what stochastic rounding draws from, with the element's index.
+  uint64_t random_key = 0;
 };
 
 // `step` counts optimizer steps from 1 and is the same for every chunk of the step. `gradient_scale` carries
-// the clip coefficient (and any mean). Throws Error(usage) for a value out of range.
-AdamStep make_adam_step(const AdamOptions& options, int64_t step, float gradient_scale = 1);
+// the clip coefficient (and any mean). `seed` is the run's: stochastic rounding depends on it. Throws
+// Error(usage) for a value out of range.
+AdamStep make_adam_step(const AdamOptions& options, int64_t step, float gradient_scale = 1,
+                        uint64_t seed = 0);
 
 // 12 bytes a parameter. The fp32 master is join(high, low) of engine/base/float_bits.h; `high` is the bf16
 // weight. All spans have one size. Ranges of two calls that run at once must not overlap.
@@ -92,9 +97,11 @@ struct Fp32State {
 // One step over a range, on the calling thread. Sizes of state and gradient are equal; 0 does nothing.
 void update(const SplitState& state, FloatView gradient, const AdamStep& step);
 void update(const Fp32State& state, FloatView gradient, const AdamStep& step);
+void update(const StateSpan& state, FloatView gradient, const AdamStep& step);
 
 // The same, in fixed pieces over the threads of a pool; returns when all is done.
 void update(Executor& executor, const SplitState& state, FloatView gradient, const AdamStep& step);
 void update(Executor& executor, const Fp32State& state, FloatView gradient, const AdamStep& step);
+void update(Executor& executor, const StateSpan& state, FloatView gradient, const AdamStep& step);
 
 }  // namespace sluice::cpu_optim
