@@ -11,14 +11,15 @@
 // The limit is the longest of compute alone, disk alone, and backward + max(forward, the update's share of
 // the disk): updates run under the next forward pass, so that they can be clipped exactly.
 //
-// Prints `ratio offload_efficiency R`; fails where compute over disk is not in [0.8, 1.25] (unless the tokens
-// of a step were given).
+// Prints `ratio offload_efficiency R`. Where compute over disk is not in [0.8, 1.25], other tokens are tried,
+// three in all, before it fails (unless the tokens of a step were given).
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <future>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <unistd.h>
@@ -87,7 +88,11 @@ struct Measured {
   double step_seconds = 0;  // median, the update of the step before included
   double least_seconds = 0;
   double forward_seconds = 0;  // median, until the layers' forward pass has ended
-  size_t read_bytes = 0;       // a step, from disk
+};
+
+// What a step moves from and to the drives.
+struct Traffic {
+  size_t read_bytes = 0;
   size_t written_bytes = 0;
   size_t update_bytes = 0;  // of both, by the update
 };
@@ -100,34 +105,50 @@ std::future<Clock::time_point> time_of(const gpu::Event& event) {
   });
 }
 
-size_t update_bytes(const Plan& plan, const TensorStore& store, DType dtype) {
-  size_t bytes = 0;
-  for (BlockId block{0}; block.value < store.block_count(); ++block.value) {
-    const BlockLayout& layout = store.layout(block);
-    const BlockHome& home = plan.home(block);
-    if (home.moments == Tier::disk) bytes += 2 * layout.moment_bytes();
-    if (home.weights == Tier::disk) bytes += 4 * layout.half_bytes();
-    if (home.gradient == Tier::disk)
-      bytes += static_cast<size_t>(layout.logical_elements()) * size_bytes(dtype);
+TrainerOptions options_for(const Arguments& arguments, const Workload& workload, bool on_disk) {
+  TrainerOptions options = trainer_options(arguments.dtype, workload);
+  if (arguments.gpu && arguments.gpu->memory_bytes > 0)
+    options.device_limit_bytes = arguments.gpu->memory_bytes;
+  if (on_disk) {
+    options.disk = true;
+    options.spill = Spill::everything;
+    options.make_queue = queues();
   }
-  return bytes;
+  return options;
+}
+
+Traffic everything_on_disk(const Arguments& arguments, const Workload& workload) {
+  const finetune::Runtime runtime = finetune::make_runtime({});
+  const ModelConfig config = smollm2(30);
+  const TrainerOptions options = options_for(arguments, workload, true);
+  const Plan plan = Trainer::plan(*runtime.device, config, options);
+  Traffic traffic{.read_bytes = plan.disk_read_bytes_per_walk,
+                  .written_bytes = plan.disk_write_bytes_per_walk};
+  const StateLayout states = Trainer::state_layout(config, options);
+  for (BlockId block{0}; block.value < states.block_count(); ++block.value) {
+    const BlockHome& home = plan.home(block);
+    const auto add = [&](Section section, Tier tier, size_t times) {
+      if (tier == Tier::disk) traffic.update_bytes += times * states.section_bytes(block, section);
+    };
+    add(Section::first_moment, home.moments, 2);
+    add(Section::second_moment, home.moments, 2);
+    add(Section::low, home.weights, 2);
+    add(Section::high, home.weights, 2);
+    add(Section::gradient, home.gradient, 1);
+  }
+  return traffic;
 }
 
 // One untimed step and so many timed ones, each with the update of the step before.
 Measured train(const Arguments& arguments, const Workload& workload, bool on_disk, int timed_steps) {
   finetune::Runtime runtime = finetune::make_runtime({});
   const ModelConfig config = smollm2(30);
-  TrainerOptions options = trainer_options(arguments.dtype, workload);
-  if (arguments.gpu && arguments.gpu->memory_bytes > 0)
-    options.device_limit_bytes = arguments.gpu->memory_bytes;
+  TrainerOptions options = options_for(arguments, workload, on_disk);
   std::optional<Folder> folder;
   FolderLocks locks;
   std::unique_ptr<StateFile> file;
   if (on_disk) {
     folder.emplace(arguments.folder);
-    options.disk = true;
-    options.spill = Spill::everything;
-    options.make_queue = queues();
     const std::unique_ptr<IoQueue> queue = options.make_queue();
     file = StateFile::create({.drives = {{folder->path() / "drive", 1}},
                               .manifest_folder = folder->path() / "state",
@@ -163,20 +184,18 @@ Measured train(const Arguments& arguments, const Workload& workload, bool on_dis
   measured.least_seconds = std::ranges::min(seconds);
   measured.forward_seconds = median(forward_seconds);
   const Plan& plan = trainer.engine().plan();
-  measured.update_bytes = update_bytes(plan, trainer.engine().store(), arguments.dtype);
-  measured.read_bytes = plan.disk_read_bytes_per_walk;
-  measured.written_bytes = plan.disk_write_bytes_per_walk;
-  std::printf(
-      "    peak %.2f GB, planned device %.2f, host %.2f; a step reads %.2f GB and writes %.2f\n",
-      static_cast<double>(peak.bytes()) * 1e-9, static_cast<double>(plan.peak_bytes(Tier::device)) * 1e-9,
-      static_cast<double>(plan.peak_bytes(Tier::host)) * 1e-9,
-      static_cast<double>(measured.read_bytes) * 1e-9, static_cast<double>(measured.written_bytes) * 1e-9);
+  const auto gigabytes = [](size_t bytes) { return static_cast<double>(bytes) * 1e-9; };
+  std::printf("    peak %.2f GB, planned device %.2f, host %.2f; a step reads %.2f GB and writes %.2f\n",
+              gigabytes(peak.bytes()), gigabytes(plan.peak_bytes(Tier::device)),
+              gigabytes(plan.peak_bytes(Tier::host)), gigabytes(plan.disk_read_bytes_per_walk),
+              gigabytes(plan.disk_write_bytes_per_walk));
   measured.state_hash = trainer.engine().state_hash();
   return measured;
 }
 
-// Seconds for so many bytes of each, by the drives alone: mixed, 2 MiB a request, as the engine's lanes ask.
-double disk_seconds(const Arguments& arguments, size_t read_bytes, size_t written_bytes) {
+// Seconds of three rounds of so many bytes, by the drives alone: mixed, 2 MiB a request, as the engine's
+// lanes ask.
+std::vector<double> disk_seconds(const Arguments& arguments, const Traffic& traffic) {
   constexpr size_t kRequest = size_t{2} << 20;
   constexpr size_t kFile = size_t{2} << 30;
   const Folder folder(arguments.folder);
@@ -193,8 +212,9 @@ double disk_seconds(const Arguments& arguments, size_t read_bytes, size_t writte
   };
   run_all(*queue, requests(IoRequest::Kind::write, kFile, 0));
   // Reads and writes in turns, in proportion.
-  const std::vector<IoRequest> reads = requests(IoRequest::Kind::read, read_bytes, 0);
-  const std::vector<IoRequest> writes = requests(IoRequest::Kind::write, written_bytes, kFile / kRequest / 2);
+  const std::vector<IoRequest> reads = requests(IoRequest::Kind::read, traffic.read_bytes, 0);
+  const std::vector<IoRequest> writes =
+      requests(IoRequest::Kind::write, traffic.written_bytes, kFile / kRequest / 2);
   std::vector<IoRequest> mixed;
   for (size_t r = 0, w = 0; r < reads.size() || w < writes.size();) {
     const bool read = w == writes.size() || (r < reads.size() && r * writes.size() <= w * reads.size());
@@ -207,8 +227,8 @@ double disk_seconds(const Arguments& arguments, size_t read_bytes, size_t writte
     seconds.push_back(seconds_since(begin));
   }
   std::printf("  disk alone: %.3f s (%.2f GB/s)\n", median(seconds),
-              static_cast<double>(read_bytes + written_bytes) * 1e-9 / median(seconds));
-  return median(seconds);
+              static_cast<double>(traffic.read_bytes + traffic.written_bytes) * 1e-9 / median(seconds));
+  return seconds;
 }
 
 // Rows of at most 512 tokens, one a micro-batch; many a micro-batch where there are many.
@@ -225,49 +245,85 @@ Workload workload_of(int64_t tokens) {
           .row_tokens = std::max<int64_t>(64, round_up(tokens / rows, int64_t{64}))};
 }
 
-// So many that compute takes as long as the disk: the step's time in RAM is close to a line.
-int64_t choose_tokens(const Arguments& arguments, double disk_alone) {
+// Seconds of a step in RAM by its tokens: close to a line.
+struct ComputeLine {
+  double first_tokens = 0, first_seconds = 0, seconds_each = 0;
+
+  int64_t tokens_that_take(double seconds) const {
+    return static_cast<int64_t>(first_tokens + (seconds - first_seconds) / seconds_each);
+  }
+  void pass_through(double tokens, double seconds) {
+    first_tokens = tokens;
+    first_seconds = seconds;
+  }
+};
+
+ComputeLine compute_line(const Arguments& arguments) {
   std::printf("choosing the tokens, everything in RAM:\n");
   const int64_t few = arguments.gpu ? 16384 : 128, many = 4 * few;
   const double of_few = train(arguments, workload_of(few), false, 2).least_seconds;
   const double of_many = train(arguments, workload_of(many), false, 2).least_seconds;
-  const double each = (of_many - of_few) / static_cast<double>(many - few);
-  return few + static_cast<int64_t>((disk_alone - of_few) / each);
+  return {static_cast<double>(few), of_few, (of_many - of_few) / static_cast<double>(many - few)};
+}
+
+struct Comparison {
+  double compute = 0;  // seconds alone
+  double disk = 0;     // seconds alone
+  double efficiency = 0;
+
+  bool hard() const { return compute / disk >= kLeastShare && compute / disk <= kMostShare; }
+  static constexpr double kLeastShare = 0.8, kMostShare = 1.25;
+};
+
+// nullopt: the bits differ. The drives alone are timed before and after, as they drift.
+std::optional<Comparison> compare(const Arguments& arguments, const Workload& workload) {
+  std::printf("%lld tokens, everything in RAM:\n", static_cast<long long>(workload.tokens()));
+  const Measured ram = train(arguments, workload, false, kTimedSteps);
+  const Traffic traffic = everything_on_disk(arguments, workload);
+  std::vector<double> alone = disk_seconds(arguments, traffic);
+  std::printf("%lld tokens, everything on disk:\n", static_cast<long long>(workload.tokens()));
+  const Measured disk = train(arguments, workload, true, kTimedSteps);
+  std::ranges::copy(disk_seconds(arguments, traffic), std::back_inserter(alone));
+  if (!arguments.gpu && (disk.losses != ram.losses || disk.state_hash != ram.state_hash)) return std::nullopt;
+  Comparison result{.compute = ram.step_seconds, .disk = median(alone)};
+  const double update = result.disk * static_cast<double>(traffic.update_bytes) /
+                        static_cast<double>(traffic.read_bytes + traffic.written_bytes);
+  const double forward = ram.forward_seconds;
+  const double chained = result.compute - forward + std::max(forward, update);
+  std::printf(
+      "  compute alone %.3f s (forward %.3f), disk alone %.3f s (updates %.3f), compute / disk %.2f\n",
+      result.compute, forward, result.disk, update, result.compute / result.disk);
+  std::printf("  backward + max(forward, update) %.3f s; step %.3f s (forward %.3f)\n", chained,
+              disk.step_seconds, disk.forward_seconds);
+  result.efficiency = std::max({result.compute, result.disk, chained}) / disk.step_seconds;
+  return result;
 }
 
 int run(const Arguments& arguments) {
+  std::optional<ComputeLine> line;
   int64_t tokens = arguments.tokens;
   if (tokens == 0) {
-    std::printf("the disk's bytes:\n");
-    const Measured disk = train(arguments, workload_of(128), true, 1);
-    tokens = choose_tokens(arguments, disk_seconds(arguments, disk.read_bytes, disk.written_bytes));
+    line = compute_line(arguments);
+    tokens = line->tokens_that_take(
+        median(disk_seconds(arguments, everything_on_disk(arguments, workload_of(128)))));
   }
-  const Workload workload = workload_of(std::max<int64_t>(64, tokens));
-  std::printf("%lld tokens, everything in RAM:\n", static_cast<long long>(workload.tokens()));
-  const Measured ram = train(arguments, workload, false, kTimedSteps);
-  std::printf("%lld tokens, everything on disk:\n", static_cast<long long>(workload.tokens()));
-  const Measured disk = train(arguments, workload, true, kTimedSteps);
-  if (!arguments.gpu && (disk.losses != ram.losses || disk.state_hash != ram.state_hash)) {
-    std::printf("WRONG: the bits differ from those in RAM\n");
-    return 1;
+  constexpr int kMostTries = 3;
+  for (int tries = 1;; ++tries) {
+    const Workload workload = workload_of(std::max<int64_t>(64, tokens));
+    const std::optional<Comparison> result = compare(arguments, workload);
+    if (!result) {
+      std::printf("WRONG: the bits differ from those in RAM\n");
+      return 1;
+    }
+    if (!line || result->hard() || tries == kMostTries) {
+      std::printf("ratio offload_efficiency %.3f\n", result->efficiency);
+      if (!line || result->hard()) return 0;
+      std::printf("FAILED: compute and disk are too far apart to say something about hiding\n");
+      return 1;
+    }
+    line->pass_through(static_cast<double>(workload.tokens()), result->compute);
+    tokens = line->tokens_that_take(result->disk);
   }
-  const double alone = disk_seconds(arguments, disk.read_bytes, disk.written_bytes);
-  const double compute = ram.step_seconds;
-  const double update = alone * static_cast<double>(disk.update_bytes) /
-                        static_cast<double>(disk.read_bytes + disk.written_bytes);
-  const double forward = ram.forward_seconds;
-  const double chained = compute - forward + std::max(forward, update);
-  std::printf(
-      "  compute alone %.3f s (forward %.3f), disk alone %.3f s (updates %.3f), compute / disk %.2f\n",
-      compute, forward, alone, update, compute / alone);
-  std::printf("  backward + max(forward, update) %.3f s; step %.3f s (forward %.3f)\n", chained,
-              disk.step_seconds, disk.forward_seconds);
-  std::printf("ratio offload_efficiency %.3f\n", std::max({compute, alone, chained}) / disk.step_seconds);
-  if (arguments.tokens == 0 && (compute / alone < 0.8 || compute / alone > 1.25)) {
-    std::printf("FAILED: compute and disk are too far apart to say something about hiding\n");
-    return 1;
-  }
-  return 0;
 }
 
 }  // namespace

@@ -280,18 +280,22 @@ void Optimizer::begin_streaming(std::span<const BlockId> order) {
     if (offered_.at(static_cast<size_t>(block.value)) && streams(block)) blocks.push_back(streamed(block));
   }
   lane_->run({.name = "begin streaming", .accesses = {}, .body = [this, blocks = std::move(blocks)] {
-                stream_->begin(blocks);
+                stream_->begin(blocks,
+                               [this](BlockId block, int64_t begin, const cpu_optim::SplitState& states,
+                                      const cpu_optim::FloatView& gradients) {
+                                 update_range(block, begin, states, gradients);
+                               });
               }});
 }
 
-void Optimizer::run_update(BlockId block, const std::function<void()>& task) {
+void Optimizer::run_update(const std::function<void()>& task) {
   try {
     task();
-  } catch (const std::exception& error) {  // shows one step later, so it says where it belongs
+  } catch (const std::exception& error) {  // shows one step later, so it says which
     const auto* known = dynamic_cast<const Error*>(&error);
-    throw Error(known != nullptr ? known->kind() : ErrorKind::runtime,
-                "the update of '" + store_.model().block(block).name + "' in optimizer step " +
-                    std::to_string(step_->applied_steps) + " failed: " + error.what());
+    throw Error(
+        known != nullptr ? known->kind() : ErrorKind::runtime,
+        "the update of optimizer step " + std::to_string(step_->applied_steps) + " failed: " + error.what());
   }
 }
 
@@ -311,18 +315,11 @@ void Optimizer::update_block(BlockId block) {
     task.body = [this, block,
                  whole =
                      cpu_optim::SplitState{state.high, state.low, state.first_moment, state.second_moment}] {
-      run_update(block, [&] { update_range(block, 0, whole, gradient(block)); });
+      run_update([&] { update_range(block, 0, whole, gradient(block)); });
     };
   } else {
     touch(true, store_.disk_token(block), 1);
-    task.body = [this, block] {
-      run_update(block, [&] {
-        stream_->update_next(
-            [&](int64_t begin, const cpu_optim::SplitState& states, const cpu_optim::FloatView& gradients) {
-              update_range(block, begin, states, gradients);
-            });
-      });
-    };
+    task.body = [this, block] { run_update([&] { stream_->finish_next(); }); };
   }
   lane_->run(std::move(task));
   store_.set_version(block, lane_->record());

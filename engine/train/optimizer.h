@@ -110,8 +110,8 @@ class Optimizer {
   bool streams(BlockId block) const;
   StreamedBlock streamed(BlockId block);
   void save_block(BlockId block);
-  // `task` of the update of a block; its errors say which.
-  void run_update(BlockId block, const std::function<void()>& task);
+  // A part of the update; its errors say of which step.
+  void run_update(const std::function<void()>& task);
   // Of the elements from `begin` on of the block's logical index.
   void update_range(BlockId block, int64_t begin, const cpu_optim::SplitState& state,
                     const cpu_optim::FloatView& gradient);

@@ -37,12 +37,15 @@ StateStream::StateStream(StateFile& file, const IoQueueFactory& make_queue, std:
 
 StateStream::~StateStream() = default;
 
-void StateStream::begin(std::vector<StreamedBlock> blocks) {
+void StateStream::begin(std::vector<StreamedBlock> blocks, Update update) {
   SLUICE_CHECK(next_block_ == blocks_.size() && chunks_.empty(), "an update ended before its last block");
-  blocks_ = std::move(blocks);
+  blocks_.clear();
+  for (StreamedBlock& block : blocks) blocks_.push_back({std::move(block)});
+  update_ = std::move(update);
   next_block_ = 0;
   next_read_block_ = 0;
   next_read_begin_ = 0;
+  issue_reads();
 }
 
 std::vector<StatePiece> StateStream::pieces(const Chunk& chunk, IoRequest::Kind kind) const {
@@ -94,29 +97,29 @@ void StateStream::issue_reads() {
   }
 }
 
-void StateStream::update_next(const Update& update_chunk) {
-  SLUICE_CHECK(next_block_ < blocks_.size());
-  for (bool last = false; !last;) {
-    wait_until([&] {
-      issue_reads();  // none while all slots are being written
-      return !chunks_.empty() && pending_[static_cast<size_t>(chunks_.front().slot)] == 0;
-    });
-    const Chunk chunk = chunks_.front();
-    SLUICE_CHECK(chunk.block == next_block_);
-    file_.verify(pieces(chunk, IoRequest::Kind::read), *second_queue_);
-    update(chunk, update_chunk);
-    push(pieces(chunk, IoRequest::Kind::write), IoRequest::Kind::write, chunk.slot);
-    chunks_.pop_front();
-    last = chunk.last;
+void StateStream::finish_next() {
+  const Block& block = blocks_.at(next_block_);
+  while (!block.updated || block.writes_pending > 0) {
+    const bool updated = update_first_if_read();
+    take_completions(updated ? 0 : 1);
+    issue_reads();
   }
   ++next_block_;
-  wait_until([&] {
-    issue_reads();
-    return writes_pending_ == 0;
-  });
 }
 
-void StateStream::update(const Chunk& chunk, const Update& update_chunk) {
+bool StateStream::update_first_if_read() {
+  if (chunks_.empty() || pending_[static_cast<size_t>(chunks_.front().slot)] > 0) return false;
+  const Chunk chunk = chunks_.front();
+  chunks_.pop_front();
+  file_.verify(pieces(chunk, IoRequest::Kind::read), *second_queue_);
+  update(chunk);
+  Block& block = blocks_[chunk.block];
+  push(pieces(chunk, IoRequest::Kind::write), IoRequest::Kind::write, chunk.slot, &block);
+  block.updated = chunk.last;
+  return true;
+}
+
+void StateStream::update(const Chunk& chunk) {
   const StreamedBlock& block = blocks_[chunk.block];
   std::byte* const memory = memory_ + static_cast<size_t>(chunk.slot) * kSlotBytes;
   const size_t begin = static_cast<size_t>(chunk.begin), count = static_cast<size_t>(chunk.count);
@@ -133,7 +136,7 @@ void StateStream::update(const Chunk& chunk, const Update& update_chunk) {
       block.home.gradient == Tier::host
           ? block.gradient.subrange(chunk.begin, chunk.count)
           : cpu_optim::FloatView(block.gradient.dtype(), memory + kGradientOffset, chunk.count);
-  update_chunk(chunk.begin, state, gradient);
+  update_(block.block, chunk.begin, state, gradient);
 }
 
 void StateStream::write_gradient(BlockId block, const std::byte* gradient, size_t size_bytes) {
@@ -168,10 +171,10 @@ void StateStream::save(BlockId block, const BlockState& resident, int slot) {
 void StateStream::write_now(std::span<const StatePiece> pieces) {
   const int outside = static_cast<int>(pending_.size()) - 1;
   push(pieces, IoRequest::Kind::write, outside);
-  wait_until([&] { return pending_[static_cast<size_t>(outside)] == 0; });
+  while (pending_[static_cast<size_t>(outside)] > 0) take_completions(1);
 }
 
-void StateStream::push(std::span<const StatePiece> pieces, IoRequest::Kind kind, int slot) {
+void StateStream::push(std::span<const StatePiece> pieces, IoRequest::Kind kind, int slot, Block* written) {
   requests_.clear();
   if (kind == IoRequest::Kind::read) {
     file_.read_requests(pieces, requests_);
@@ -179,9 +182,9 @@ void StateStream::push(std::span<const StatePiece> pieces, IoRequest::Kind kind,
     file_.write_requests(pieces, requests_);
   }
   for (const IoRequest& request : requests_) {
-    backlog_.push_back({request, pieces[request.tag], slot});
+    backlog_.push_back({request, pieces[request.tag], slot, written});
     ++pending_[static_cast<size_t>(slot)];
-    if (kind == IoRequest::Kind::write) ++writes_pending_;
+    if (written != nullptr) ++written->writes_pending;
     (kind == IoRequest::Kind::read ? read_bytes_ : written_bytes_) += request.size_bytes;
   }
   start_transfers();
@@ -201,21 +204,16 @@ void StateStream::start_transfers() {
   }
 }
 
-void StateStream::take_completions() {
-  for (const IoCompletion& completion : queue_->wait(1)) {
+void StateStream::take_completions(int least) {
+  for (const IoCompletion& completion : queue_->wait(least)) {
     const Transfer& ended = started_.at(completion.tag);
     if (completion.error_number != 0) file_.retry(*second_queue_, ended.piece, ended.request);
     bytes_in_flight_ -= ended.request.size_bytes;
     --pending_[static_cast<size_t>(ended.slot)];
-    if (ended.request.kind == IoRequest::Kind::write) --writes_pending_;
+    if (ended.written != nullptr) --ended.written->writes_pending;
     free_tags_.push_back(completion.tag);
   }
   start_transfers();
-}
-
-template <class Done>
-void StateStream::wait_until(const Done& done) {
-  while (!done()) take_completions();
 }
 
 }  // namespace sluice

@@ -40,13 +40,14 @@ class StateStream {
   StateStream(StateFile& file, const IoQueueFactory& make_queue, std::byte* memory, int slot_count);
   ~StateStream();
 
-  // The blocks of the coming update, in its order: while one is updated, the next ones are read.
-  void begin(std::vector<StreamedBlock> blocks);
   // Called for each chunk in order: elements [begin, begin + state.size()) of the block's logical index.
-  using Update =
-      std::function<void(int64_t begin, const cpu_optim::SplitState& state, cpu_optim::FloatView gradient)>;
-  // The next block of begin(). When it returns, all of it has been written.
-  void update_next(const Update& update);
+  using Update = std::function<void(BlockId block, int64_t begin, const cpu_optim::SplitState& state,
+                                    cpu_optim::FloatView gradient)>;
+  // The blocks of the coming update, in its order; the first ones are being read when it returns.
+  void begin(std::vector<StreamedBlock> blocks, Update update);
+  // When it returns, the next block of begin() has been updated and written. While its last chunks are, those
+  // after it are read and updated, so that the drives never wait.
+  void finish_next();
 
   // The block's gradient, which lies in memory as its logical index, goes to disk.
   void write_gradient(BlockId block, const std::byte* gradient, size_t size_bytes);
@@ -64,14 +65,17 @@ class StateStream {
     int slot = 0;
     bool last = false;  // of its block
   };
+  struct Block : StreamedBlock {
+    bool updated = false;  // its last chunk has been
+    int writes_pending = 0;
+  };
   void issue_reads();
+  bool update_first_if_read();
   std::vector<StatePiece> pieces(const Chunk& chunk, IoRequest::Kind kind) const;
-  void update(const Chunk& chunk, const Update& update);
-  void push(std::span<const StatePiece> pieces, IoRequest::Kind kind, int slot);
+  void update(const Chunk& chunk);
+  void push(std::span<const StatePiece> pieces, IoRequest::Kind kind, int slot, Block* written = nullptr);
   void start_transfers();
-  void take_completions();
-  template <class Done>
-  void wait_until(const Done& done);
+  void take_completions(int least);
   void write_now(std::span<const StatePiece> pieces);
 
   // Of `slot`; slot_count stands for transfers straight from the host tier.
@@ -79,6 +83,7 @@ class StateStream {
     IoRequest request;
     StatePiece piece;
     int slot = 0;
+    Block* written = nullptr;  // by this transfer
   };
 
   StateFile& file_;
@@ -86,13 +91,13 @@ class StateStream {
   std::unique_ptr<IoQueue> second_queue_;  // for what is read again while the other is in use
   std::byte* memory_;
   std::vector<int> pending_;  // by slot: transfers that have not ended
-  std::vector<StreamedBlock> blocks_;
-  size_t next_block_ = 0;       // of update_next
+  std::vector<Block> blocks_;
+  Update update_;
+  size_t next_block_ = 0;       // of finish_next
   size_t next_read_block_ = 0;  // whose chunks are to be read next
   int64_t next_read_begin_ = 0;
   std::deque<Chunk> chunks_;  // read or being read, in order
   int next_slot_ = 0;
-  int writes_pending_ = 0;
   std::deque<Transfer> backlog_;   // not started yet
   std::vector<Transfer> started_;  // by tag
   std::vector<uint64_t> free_tags_;

@@ -112,17 +112,17 @@ TEST_P(StateStreamTest, UpdatesAsInOnePiece) {
     write_gradients(stream);
     std::vector<StreamedBlock> blocks;
     for (const int block : orders[round]) blocks.push_back(streamed(block, round == 0 ? 0 : 1, 1));
-    stream.begin(blocks);
+    std::array<int64_t, 3> next{};
+    stream.begin(blocks, [&](BlockId block, int64_t begin, const cpu_optim::SplitState& state,
+                             cpu_optim::FloatView gradient) {
+      EXPECT_EQ(begin, next.at(static_cast<size_t>(block.value))) << "block " << block.value;
+      next.at(static_cast<size_t>(block.value)) += state.size();
+      cpu_optim::update(state, gradient, step);
+    });
     for (const int block : orders[round]) {
-      int64_t next = 0;
-      stream.update_next(
-          [&](int64_t begin, const cpu_optim::SplitState& state, cpu_optim::FloatView gradient) {
-            EXPECT_EQ(begin, next) << "block " << block;
-            next += state.size();
-            cpu_optim::update(state, gradient, step);
-          });
+      stream.finish_next();
       Plain& plain = plain_[static_cast<size_t>(block)];
-      EXPECT_EQ(next, static_cast<int64_t>(plain.low.size()));
+      EXPECT_EQ(next.at(static_cast<size_t>(block)), static_cast<int64_t>(plain.low.size()));
       cpu_optim::update(plain.state(), std::span<const float>(plain.gradient), step);
     }
   }
@@ -141,8 +141,8 @@ TEST_P(StateStreamTest, ADriveThatFailsNowAndThenIsAskedAgain) {
   faults_ = {{.kind = IoFault::Kind::error, .error_number = EIO, .rate = 0.3, .times = 2}};
   AlignedBuffer memory(static_cast<size_t>(slot_count()) * StateStream::kSlotBytes, "slots");
   StateStream stream(*file_, queues_, memory.data(), slot_count());
-  stream.begin({streamed(0, 0, 1)});
-  stream.update_next([](auto&&...) {});
+  stream.begin({streamed(0, 0, 1)}, [](auto&&...) {});
+  stream.finish_next();
   EXPECT_EQ(get(BlockId{0}, Section::low, 1), get(BlockId{0}, Section::low, 0));
   EXPECT_EQ(get(BlockId{0}, Section::second_moment, 1), get(BlockId{0}, Section::second_moment, 0));
 }
@@ -151,9 +151,9 @@ TEST_P(StateStreamTest, ADriveThatFailsIsNamed) {
   faults_ = {{.kind = IoFault::Kind::error, .error_number = EIO, .only = IoRequest::Kind::read}};
   AlignedBuffer memory(static_cast<size_t>(slot_count()) * StateStream::kSlotBytes, "slots");
   StateStream stream(*file_, queues_, memory.data(), slot_count());
-  stream.begin({streamed(0, 0, 1)});
+  stream.begin({streamed(0, 0, 1)}, [](auto&&...) {});
   test::expect_error(ErrorKind::runtime, {"read", "Input/output error", "trained.0", "rive"},
-                     [&] { stream.update_next([](auto&&...) {}); });
+                     [&] { stream.finish_next(); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Slots, StateStreamTest,
