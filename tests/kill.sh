@@ -73,10 +73,11 @@ until enough || [ "$done_kills" -ge $((3 * kills)) ]; do
   rm -rf "$work/out"
   "${train[@]}" "$work/out" >"$work/hash" 2>"$work/log" &
   pid=$!
-  # Some time after the start, or after any step.
+  # Some time after the start, or after any step; half of them soon after it, while it is being written.
   after=$((RANDOM % (steps + 1)))
   while [ "$after" -gt 0 ] && ! grep -q "^step $after/" "$work/log" && kill -0 "$pid" 2>/dev/null; do sleep 0.005; done
-  delay=$(((RANDOM * 32768 + RANDOM) * (duration / steps / 1000) / (32768 * 32768)))  # µs
+  range=$((duration / steps / 1000 / (RANDOM % 2 == 0 ? 1 : 4)))
+  delay=$(((RANDOM * 32768 + RANDOM) * range / (32768 * 32768)))  # µs
   sleep "$(printf '%d.%06d' $((delay / 1000000)) $((delay % 1000000)))"
   kill -9 "$pid" 2>/dev/null || true
   status=0

@@ -8,6 +8,7 @@
 #   tests/run.sh --tidy      clang-tidy over the tree too (slow)
 #
 # Stages:  release   all tests
+#          kill      30 runs killed at random moments, and resumed (tests/kill.sh)
 #          checks    clang-format
 #          clang     reads all, for its thread safety analysis
 #          debug     all tests under ASan and UBSan
@@ -116,6 +117,16 @@ release() {
   configure release release && build release && run_tests release release -LE nightly
 }
 
+# Of real processes on a real disk.
+kill_runs() {
+  configure release release && build release finetune || return 1
+  mkdir -p "$temporary"
+  TMPDIR=$temporary tests/kill.sh 30 | tee "$logs/kill.counts"
+  local status=${PIPESTATUS[0]}
+  rmdir "$temporary"  # fails where something was left
+  return "$status"
+}
+
 nightly() {
   run_tests nightly release -L nightly
 }
@@ -191,6 +202,7 @@ if [ -z "${SLUICE_SMOLLM2_GGUF:-}" ] && model=$(apps/fetch_smollm2.sh); then exp
 stage release release
 [ $nightly = yes ] && stage nightly nightly
 if [ $quick = no ]; then
+  stage kill kill_runs
   stage checks checks
   stage clang clang_compiles
   [ $tidy = yes ] && stage tidy tidy
@@ -205,5 +217,6 @@ echo
 for name in release nightly debug tsan eigen cuda; do
   print_skips "$name"
 done
+[ ! -f "$logs/kill.counts" ] || tail -n 1 "$logs/kill.counts"
 echo
 [ ! -f "$logs/release.ctest" ] || sed -n '/% tests passed/,$p' "$logs/release.ctest"
