@@ -3,6 +3,7 @@
 
 #include "cpu_optim/adamw.h"
 #include "cpu_optim/pieces.h"
+#include "cpu_optim/random.h"
 
 namespace sluice::cpu_optim {
 namespace {
@@ -21,14 +22,6 @@ void validate(const AdamOptions& options) {
   require(options.beta2 >= 0 && options.beta2 < 1, "adam_beta2", options.beta2, "in [0, 1)");
   require(finite_from_0(options.epsilon), "adam_epsilon", options.epsilon, "from 0");
   require(finite_from_0(options.weight_decay), "weight_decay", options.weight_decay, "from 0");
-}
-
-// SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014): every bit of the input reaches every one of
-// the result.
-uint64_t mixed(uint64_t bits) {
-  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
-  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
-  return bits ^ (bits >> 31);
 }
 
 }  // namespace
@@ -50,32 +43,40 @@ AdamStep make_adam_step(const AdamOptions& options, int64_t step, float gradient
       .epsilon = static_cast<float>(options.epsilon),
       .decay = decoupled ? static_cast<float>(1 - options.learning_rate * options.weight_decay) : 1.0f,
       .step_size = static_cast<float>(options.learning_rate / correction1),
-      .random_key = mixed(mixed(seed) + static_cast<uint64_t>(step)),
+      .random_key = random_key_of(seed, step),
   };
 }
+
+namespace {
+
+template <class T>
+std::byte* bytes(std::span<T> values) {
+  return reinterpret_cast<std::byte*>(values.data());
+}
+
+StateSpan as_span(const SplitState& state) {
+  const size_t size = state.high.size();
+  SLUICE_CHECK(state.low.size() == size && state.m.size() == size && state.v.size() == size);
+  return {.format = StateFormat::split,
+          .size = state.size(),
+          .weight = state.high.data(),
+          .low = bytes(state.low),
+          .first_moment = bytes(state.m),
+          .second_moment = bytes(state.v)};
+}
+
+}  // namespace
 
 SplitState SplitState::subrange(int64_t begin, int64_t count) const {
   return {cpu_optim::subrange(high, begin, count), cpu_optim::subrange(low, begin, count),
           cpu_optim::subrange(m, begin, count), cpu_optim::subrange(v, begin, count)};
 }
 
-Fp32State Fp32State::subrange(int64_t begin, int64_t count) const {
-  return {cpu_optim::subrange(master, begin, count), cpu_optim::subrange(m, begin, count),
-          cpu_optim::subrange(v, begin, count), cpu_optim::subrange(weight, begin, count)};
+void update(const SplitState& state, FloatView gradient, const AdamStep& step) {
+  update(as_span(state), gradient, step);
 }
-
 void update(Executor& executor, const SplitState& state, FloatView gradient, const AdamStep& step) {
-  SLUICE_CHECK(gradient.size() == state.size());
-  for_each_piece(executor, state.size(), [&](int64_t begin, int64_t count) {
-    update(state.subrange(begin, count), gradient.subrange(begin, count), step);
-  });
-}
-
-void update(Executor& executor, const Fp32State& state, FloatView gradient, const AdamStep& step) {
-  SLUICE_CHECK(gradient.size() == state.size());
-  for_each_piece(executor, state.size(), [&](int64_t begin, int64_t count) {
-    update(state.subrange(begin, count), gradient.subrange(begin, count), step);
-  });
+  update(executor, as_span(state), gradient, step);
 }
 
 void update(Executor& executor, const StateSpan& state, FloatView gradient, const AdamStep& step) {

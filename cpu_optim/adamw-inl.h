@@ -1,5 +1,6 @@
-// The loop of adamw.cpp, once per instruction set: formula, formats, loop. A state format is a struct that
-// loads and stores pairs of vectors; a new one is a new struct, and the formula is not repeated.
+// The formula, the formats that keep one number an element, and their loop, once per instruction set. A
+// format is a weight and two moments, each a struct that loads and stores pairs of vectors; the formula is
+// not repeated. int8, whose moments come by records, has its own loop in int8-inl.h.
 
 #if defined(SLUICE_CPU_OPTIM_ADAMW_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef SLUICE_CPU_OPTIM_ADAMW_INL_H
@@ -14,6 +15,7 @@
 #include <type_traits>
 
 #include "cpu_optim/adamw.h"
+#include "cpu_optim/random-inl.h"
 #include "cpu_optim/simd-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -78,68 +80,41 @@ struct Fp32Gradient {
   HWY_INLINE void prefetch_at(int64_t i) const { prefetch(values, i); }
 };
 
-struct SplitFormat {
+struct SplitWeight {
   uint16_t* high;
   uint16_t* low;  // of int16
-  float* m;
-  float* v;
 
-  HWY_INLINE Element load(int64_t i) const {
-    return {load_split(high + i, low + i), hn::LoadU(FloatTag(), m + i), hn::LoadU(FloatTag(), v + i)};
-  }
-  HWY_INLINE void store_pair(int64_t i, const Element& first, const Element& second) const {
-    const int64_t next = i + static_cast<int64_t>(hn::Lanes(FloatTag()));
+  HWY_INLINE FloatVec load(int64_t i) const { return load_split(high + i, low + i); }
+  HWY_INLINE void store_pair(int64_t i, FloatVec first, FloatVec second, const DrawVecs&) const {
     const BitsTag bits;
-    store_high_words(round_half_up(first.w), round_half_up(second.w), high + i);
-    store_low_words(hn::BitCast(bits, first.w), hn::BitCast(bits, second.w), low + i);
-    hn::StoreU(first.m, FloatTag(), m + i);
-    hn::StoreU(second.m, FloatTag(), m + next);
-    hn::StoreU(first.v, FloatTag(), v + i);
-    hn::StoreU(second.v, FloatTag(), v + next);
+    store_high_words(round_half_up(first), round_half_up(second), high + i);
+    store_low_words(hn::BitCast(bits, first), hn::BitCast(bits, second), low + i);
   }
   HWY_INLINE void prefetch_at(int64_t i) const {
     prefetch(high, i);
     prefetch(low, i);
-    prefetch(m, i);
-    prefetch(v, i);
   }
   int64_t unaligned_head() const { return 0; }
   template <class Visit>
-  void for_each_stream(const SplitFormat& other, const Visit& visit) const {
+  void for_each_stream(const SplitWeight& other, const Visit& visit) const {
     visit(high, other.high);
     visit(low, other.low);
-    visit(m, other.m);
-    visit(v, other.v);
   }
 };
 
-struct Fp32Format {
+struct MasterWeight {
   float* master;
-  float* m;
-  float* v;
   uint16_t* weight;
 
-  HWY_INLINE Element load(int64_t i) const {
-    const FloatTag d;
-    return {hn::LoadU(d, master + i), hn::LoadU(d, m + i), hn::LoadU(d, v + i)};
-  }
+  HWY_INLINE FloatVec load(int64_t i) const { return hn::LoadU(FloatTag(), master + i); }
   // The weight alone is written and not read: stored past the cache, it need not be fetched first.
-  HWY_INLINE void store_pair(int64_t i, const Element& first, const Element& second) const {
+  HWY_INLINE void store_pair(int64_t i, FloatVec first, FloatVec second, const DrawVecs&) const {
     const FloatTag d;
-    const int64_t next = i + static_cast<int64_t>(hn::Lanes(d));
-    hn::StoreU(first.w, d, master + i);
-    hn::StoreU(second.w, d, master + next);
-    hn::StoreU(first.m, d, m + i);
-    hn::StoreU(second.m, d, m + next);
-    hn::StoreU(first.v, d, v + i);
-    hn::StoreU(second.v, d, v + next);
-    stream_high_words(round_half_up(first.w), round_half_up(second.w), weight + i);
+    hn::StoreU(first, d, master + i);
+    hn::StoreU(second, d, master + i + static_cast<int64_t>(hn::Lanes(d)));
+    stream_high_words(round_half_up(first), round_half_up(second), weight + i);
   }
-  HWY_INLINE void prefetch_at(int64_t i) const {
-    prefetch(master, i);
-    prefetch(m, i);
-    prefetch(v, i);
-  }
+  HWY_INLINE void prefetch_at(int64_t i) const { prefetch(master, i); }
   // Elements before the first that Stream takes.
   int64_t unaligned_head() const {
     const auto vector_bytes = static_cast<uintptr_t>(hn::Lanes(WordTag())) * sizeof(uint16_t);
@@ -147,73 +122,175 @@ struct Fp32Format {
     return past == 0 ? 0 : static_cast<int64_t>((vector_bytes - past) / sizeof(uint16_t));
   }
   template <class Visit>
-  void for_each_stream(const Fp32Format& other, const Visit& visit) const {
+  void for_each_stream(const MasterWeight& other, const Visit& visit) const {
     visit(master, other.master);
-    visit(m, other.m);
-    visit(v, other.v);
     visit(weight, other.weight);
   }
 };
 
+struct RoundedWeight {
+  uint16_t* weight;
+
+  HWY_INLINE FloatVec load(int64_t i) const { return load_bf16(weight + i); }
+  HWY_INLINE void store_pair(int64_t i, FloatVec first, FloatVec second, const DrawVecs& draws) const {
+    store_rounded(first, second, draws.weight, weight + i);
+  }
+  HWY_INLINE void prefetch_at(int64_t i) const { prefetch(weight, i); }
+  int64_t unaligned_head() const { return 0; }
+  template <class Visit>
+  void for_each_stream(const RoundedWeight& other, const Visit& visit) const {
+    visit(weight, other.weight);
+  }
+};
+
+struct Fp32Moments {
+  static constexpr bool kStochastic = false;
+  float* m;
+  float* v;
+
+  HWY_INLINE FloatVec load_m(int64_t i) const { return hn::LoadU(FloatTag(), m + i); }
+  HWY_INLINE FloatVec load_v(int64_t i) const { return hn::LoadU(FloatTag(), v + i); }
+  HWY_INLINE void store_pair(int64_t i, const Element& first, const Element& second, const DrawVecs&) const {
+    const FloatTag d;
+    const int64_t next = i + static_cast<int64_t>(hn::Lanes(d));
+    hn::StoreU(first.m, d, m + i);
+    hn::StoreU(second.m, d, m + next);
+    hn::StoreU(first.v, d, v + i);
+    hn::StoreU(second.v, d, v + next);
+  }
+  HWY_INLINE void prefetch_at(int64_t i) const {
+    prefetch(m, i);
+    prefetch(v, i);
+  }
+  template <class Visit>
+  void for_each_stream(const Fp32Moments& other, const Visit& visit) const {
+    visit(m, other.m);
+    visit(v, other.v);
+  }
+};
+
+struct Bf16Moments {
+  static constexpr bool kStochastic = true;
+  uint16_t* m;
+  uint16_t* v;
+
+  HWY_INLINE FloatVec load_m(int64_t i) const { return load_bf16(m + i); }
+  HWY_INLINE FloatVec load_v(int64_t i) const { return load_bf16(v + i); }
+  HWY_INLINE void store_pair(int64_t i, const Element& first, const Element& second,
+                             const DrawVecs& draws) const {
+    store_rounded(first.m, second.m, draws.first_moment, m + i);
+    store_rounded(first.v, second.v, draws.second_moment, v + i);
+  }
+  HWY_INLINE void prefetch_at(int64_t i) const {
+    prefetch(m, i);
+    prefetch(v, i);
+  }
+  template <class Visit>
+  void for_each_stream(const Bf16Moments& other, const Visit& visit) const {
+    visit(m, other.m);
+    visit(v, other.v);
+  }
+};
+
+template <class Weight, class Moments>
+struct Format {
+  Weight weight;
+  Moments moments;
+
+  HWY_INLINE Element load(int64_t i) const { return {weight.load(i), moments.load_m(i), moments.load_v(i)}; }
+  HWY_INLINE void store_pair(int64_t i, const Element& first, const Element& second,
+                             const DrawVecs& draws) const {
+    weight.store_pair(i, first.w, second.w, draws);
+    moments.store_pair(i, first, second, draws);
+  }
+  HWY_INLINE void prefetch_at(int64_t i) const {
+    weight.prefetch_at(i);
+    moments.prefetch_at(i);
+  }
+  template <class Visit>
+  void for_each_stream(const Format& other, const Visit& visit) const {
+    weight.for_each_stream(other.weight, visit);
+    moments.for_each_stream(other.moments, visit);
+  }
+};
+
+using SplitFormat = Format<SplitWeight, Fp32Moments>;
+using SplitBf16Format = Format<SplitWeight, Bf16Moments>;
+using Bf16Format = Format<RoundedWeight, Bf16Moments>;
+using Fp32Format = Format<MasterWeight, Fp32Moments>;
+
 // One pair of vectors of each stream, zeros where nothing is copied in.
 struct alignas(64) PairBuffer {
   float f32[3][kMaxPair] = {};
-  uint16_t u16[2][kMaxPair] = {};
+  uint16_t u16[4][kMaxPair] = {};
   float gradient[kMaxPair] = {};
 
-  void assign(SplitFormat& format) { format = {u16[0], u16[1], f32[0], f32[1]}; }
-  void assign(Fp32Format& format) { format = {f32[0], f32[1], f32[2], u16[0]}; }
+  void assign(SplitWeight& weight) { weight = {u16[0], u16[1]}; }
+  void assign(MasterWeight& weight) { weight = {f32[0], u16[0]}; }
+  void assign(RoundedWeight& weight) { weight = {u16[0]}; }
+  void assign(Fp32Moments& moments) { moments = {f32[1], f32[2]}; }
+  void assign(Bf16Moments& moments) { moments = {u16[2], u16[3]}; }
 };
 
-template <class Format, class Gradient>
-HWY_INLINE void update_pair(const Format& format, const Gradient& gradient, int64_t i, const AdamStep& step) {
+// What all pairs of a range share. `first_element` is the index in the model of the range's first one.
+struct RangeStep {
+  const AdamStep& step;
+  RandomKeys keys;
+  uint64_t first_element;
+};
+
+template <class Weight, class Moments, class Gradient>
+HWY_INLINE void update_pair(const Format<Weight, Moments>& format, const Gradient& gradient, int64_t i,
+                            const RangeStep& range) {
   const int64_t next = i + static_cast<int64_t>(hn::Lanes(FloatTag()));
-  const Element first = adam(format.load(i), gradient.load(i), step);
-  const Element second = adam(format.load(next), gradient.load(next), step);
-  format.store_pair(i, first, second);
+  const Element first = adam(format.load(i), gradient.load(i), range.step);
+  const Element second = adam(format.load(next), gradient.load(next), range.step);
+  DrawVecs draws{};
+  if (Moments::kStochastic) {
+    draws = draws_of(hash_of(range.keys, range.first_element + static_cast<uint64_t>(i)));
+  }
+  format.store_pair(i, first, second, draws);
 }
 
 // Fewer elements than a pair of vectors: through padded buffers and the same code, so the bits are the same.
-template <class Format, class Gradient>
-void update_partial(const Format& format, const Gradient& gradient, int64_t begin, int64_t count,
-                    const AdamStep& step) {
+// Draws begin at an element with an even index: an odd one has an unused one before it.
+template <class Weight, class Moments, class Gradient>
+void update_partial(const Format<Weight, Moments>& format, const Gradient& gradient, int64_t begin,
+                    int64_t count, const RangeStep& range) {
   PairBuffer buffer;
-  Format padded;
-  buffer.assign(padded);
-  format.for_each_stream(padded, [&](const auto* from, auto* to) { copy(from + begin, to, count); });
+  Format<Weight, Moments> padded;
+  buffer.assign(padded.weight);
+  buffer.assign(padded.moments);
+  const uint64_t first_element = range.first_element + static_cast<uint64_t>(begin);
+  const int64_t lead = Moments::kStochastic ? static_cast<int64_t>(first_element % 2) : 0;
+  format.for_each_stream(padded, [&](const auto* from, auto* to) { copy(from + begin, to + lead, count); });
   auto* padded_gradient =
       reinterpret_cast<std::remove_const_t<std::remove_pointer_t<decltype(gradient.values)>>*>(
           buffer.gradient);
-  copy(gradient.values + begin, padded_gradient, count);
-  update_pair(padded, Gradient{padded_gradient}, 0, step);
-  format.for_each_stream(padded, [&](auto* to, const auto* from) { copy(from, to + begin, count); });
+  copy(gradient.values + begin, padded_gradient + lead, count);
+  update_pair(padded, Gradient{padded_gradient}, 0,
+              RangeStep{range.step, range.keys, first_element - static_cast<uint64_t>(lead)});
+  format.for_each_stream(padded, [&](auto* to, const auto* from) { copy(from + lead, to + begin, count); });
 }
 
-template <class Format, class Gradient>
-void update_range(const Format& format, const Gradient& gradient, int64_t size, const AdamStep& step) {
+template <class Weight, class Moments, class Gradient>
+void update_range(const Format<Weight, Moments>& format, const Gradient& gradient, int64_t size,
+                  const RangeStep& range) {
   const auto pair = static_cast<int64_t>(2 * hn::Lanes(FloatTag()));
-  int64_t i = std::min(size, format.unaligned_head());
-  if (i > 0) update_partial(format, gradient, 0, i, step);
+  const auto head =
+      Moments::kStochastic ? static_cast<int64_t>(range.first_element % 2) : format.weight.unaligned_head();
+  int64_t i = std::min(size, head);
+  if (i > 0) update_partial(format, gradient, 0, i, range);
   for (; size - i >= kBlock; i += kBlock) {
     format.prefetch_at(i + kPrefetchDistance);
     gradient.prefetch_at(i + kPrefetchDistance);
     for (int64_t in_block = 0; in_block < kBlock; in_block += pair) {
-      update_pair(format, gradient, i + in_block, step);
+      update_pair(format, gradient, i + in_block, range);
     }
   }
-  for (; size - i >= pair; i += pair) update_pair(format, gradient, i, step);
-  if (i < size) update_partial(format, gradient, i, size - i, step);
+  for (; size - i >= pair; i += pair) update_pair(format, gradient, i, range);
+  if (i < size) update_partial(format, gradient, i, size - i, range);
   hwy::FlushStream();  // streamed stores are visible to whoever is told that the range is done
-}
-
-template <class Format>
-void update_range(const Format& format, FloatView gradient, const AdamStep& step) {
-  const int64_t size = gradient.size();
-  if (gradient.dtype() == DType::bf16) {
-    update_range(format, Bf16Gradient{words(gradient.bf16())}, size, step);
-  } else {
-    update_range(format, Fp32Gradient{gradient.fp32()}, size, step);
-  }
 }
 
 }  // namespace HWY_NAMESPACE

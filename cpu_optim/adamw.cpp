@@ -1,11 +1,14 @@
 #include "cpu_optim/adamw.h"
 
+#include <algorithm>
+
 // foreach_target.h compiles this file once per instruction set, so its place matters.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "cpu_optim/adamw.cpp"
 // clang-format off
 #include "hwy/foreach_target.h"
 #include "cpu_optim/adamw-inl.h"
+#include "cpu_optim/int8-inl.h"
 #include "hwy/highway.h"
 // clang-format on
 
@@ -13,14 +16,39 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu_optim {
 namespace HWY_NAMESPACE {
 
-void update_split(const SplitState& state, FloatView gradient, const AdamStep& step) {
-  update_range(SplitFormat{words(state.high.data()), words(state.low.data()), state.m.data(), state.v.data()},
-               gradient, step);
+template <class T>
+T* values(std::byte* stream) {
+  return reinterpret_cast<T*>(stream);
 }
 
-void update_fp32(const Fp32State& state, FloatView gradient, const AdamStep& step) {
-  update_range(Fp32Format{state.master.data(), state.m.data(), state.v.data(), words(state.weight.data())},
-               gradient, step);
+// All elements have the same random keys.
+template <class Gradient>
+void update_states(const StateSpan& state, const Gradient& gradient, const AdamStep& step) {
+  const RangeStep range{step, RandomKeys(step.random_key, state.first_element), state.first_element};
+  uint16_t* weight = words(state.weight);
+  const SplitWeight split{weight, values<uint16_t>(state.low)};
+  const Fp32Moments wide{values<float>(state.first_moment), values<float>(state.second_moment)};
+  const Bf16Moments narrow{values<uint16_t>(state.first_moment), values<uint16_t>(state.second_moment)};
+  switch (state.format) {
+    case StateFormat::split:
+      return update_range(SplitFormat{split, wide}, gradient, state.size, range);
+    case StateFormat::split_bf16:
+      return update_range(SplitBf16Format{split, narrow}, gradient, state.size, range);
+    case StateFormat::bf16:
+      return update_range(Bf16Format{RoundedWeight{weight}, narrow}, gradient, state.size, range);
+    case StateFormat::int8:
+      return update_int8(RoundedWeight{weight}, values<uint8_t>(state.first_moment),
+                         values<uint8_t>(state.second_moment), gradient, state.size, range);
+    case StateFormat::fp32:
+      return update_range(Fp32Format{MasterWeight{values<float>(state.low), weight}, wide}, gradient,
+                          state.size, range);
+  }
+}
+
+void update_span(const StateSpan& state, FloatView gradient, const AdamStep& step) {
+  if (gradient.dtype() == DType::bf16)
+    return update_states(state, Bf16Gradient{words(gradient.bf16())}, step);
+  update_states(state, Fp32Gradient{gradient.fp32()}, step);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -31,36 +59,20 @@ HWY_AFTER_NAMESPACE();
 namespace sluice::cpu_optim {
 namespace {
 
-HWY_EXPORT(update_split);
-HWY_EXPORT(update_fp32);
+HWY_EXPORT(update_span);
 
 }  // namespace
 
-void update(const SplitState& state, FloatView gradient, const AdamStep& step) {
-  const size_t size = state.high.size();
-  SLUICE_CHECK(state.low.size() == size && state.m.size() == size && state.v.size() == size);
-  SLUICE_CHECK(gradient.size() == state.size());
-  HWY_DYNAMIC_DISPATCH(update_split)(state, gradient, step);
-}
-
-void update(const Fp32State& state, FloatView gradient, const AdamStep& step) {
-  const size_t size = state.master.size();
-  SLUICE_CHECK(state.m.size() == size && state.v.size() == size && state.weight.size() == size);
-  SLUICE_CHECK(gradient.size() == state.size());
-  HWY_DYNAMIC_DISPATCH(update_fp32)(state, gradient, step);
-}
-
 void update(const StateSpan& state, FloatView gradient, const AdamStep& step) {
-  const auto size = static_cast<size_t>(state.size);
-  const auto floats = [size](std::byte* stream) { return std::span(reinterpret_cast<float*>(stream), size); };
-  const std::span weight(state.weight, size);
-  const std::span first = floats(state.first_moment), second = floats(state.second_moment);
-  if (state.format == StateFormat::split) {
-    update(SplitState{weight, {reinterpret_cast<int16_t*>(state.low), size}, first, second}, gradient, step);
-    return;
+  SLUICE_CHECK(gradient.size() == state.size);
+  SLUICE_CHECK(state.format != StateFormat::int8 || state.first_element % kInt8Block == 0);
+  for (int64_t begin = 0; begin < state.size;) {
+    const uint64_t keyed =
+        kKeyedElements - (state.first_element + static_cast<uint64_t>(begin)) % kKeyedElements;
+    const auto count = static_cast<int64_t>(std::min(keyed, static_cast<uint64_t>(state.size - begin)));
+    HWY_DYNAMIC_DISPATCH(update_span)(state.subrange(begin, count), gradient.subrange(begin, count), step);
+    begin += count;
   }
-  SLUICE_CHECK(state.format == StateFormat::fp32, "not written yet");
-  update(Fp32State{floats(state.low), first, second, weight}, gradient, step);
 }
 
 }  // namespace sluice::cpu_optim

@@ -82,26 +82,12 @@ struct SplitState {
   SplitState subrange(int64_t begin, int64_t count) const;
 };
 
-// 14 bytes a parameter: the textbook. `weight` is written only: the master rounded to bf16 as split rounds
-// it.
-struct Fp32State {
-  std::span<float> master;
-  std::span<float> m;
-  std::span<float> v;
-  std::span<BFloat16> weight;
-
-  int64_t size() const { return static_cast<int64_t>(master.size()); }
-  Fp32State subrange(int64_t begin, int64_t count) const;
-};
-
 // One step over a range, on the calling thread. Sizes of state and gradient are equal; 0 does nothing.
 void update(const SplitState& state, FloatView gradient, const AdamStep& step);
-void update(const Fp32State& state, FloatView gradient, const AdamStep& step);
 void update(const StateSpan& state, FloatView gradient, const AdamStep& step);
 
 // The same, in fixed pieces over the threads of a pool; returns when all is done.
 void update(Executor& executor, const SplitState& state, FloatView gradient, const AdamStep& step);
-void update(Executor& executor, const Fp32State& state, FloatView gradient, const AdamStep& step);
 void update(Executor& executor, const StateSpan& state, FloatView gradient, const AdamStep& step);
 
 }  // namespace sluice::cpu_optim

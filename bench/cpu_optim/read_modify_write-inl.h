@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "bench/cpu_optim/streams.h"
+#include "cpu_optim/state_format.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
 
@@ -63,8 +64,41 @@ void touch(const Streams& streams, int64_t begin, int64_t count, int64_t distanc
 void touch_split(const Streams& streams, int64_t begin, int64_t count, int64_t distance) {
   touch<2, 2, false>(streams, begin, count, distance);
 }
+void touch_split_bf16(const Streams& streams, int64_t begin, int64_t count, int64_t distance) {
+  touch<0, 4, false>(streams, begin, count, distance);
+}
+void touch_bf16(const Streams& streams, int64_t begin, int64_t count, int64_t distance) {
+  touch<0, 3, false>(streams, begin, count, distance);
+}
 void touch_fp32(const Streams& streams, int64_t begin, int64_t count, int64_t distance) {
   touch<3, 0, true>(streams, begin, count, distance);
+}
+
+// Gradient and weight in blocks, and beside each record of elements its two records of moments.
+void touch_int8(const Streams& streams, int64_t begin, int64_t count, int64_t distance) {
+  const Tag d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int64_t kRecordWords = kInt8RecordBytes / 4;
+  auto mix = hn::Zero(d);
+  for (int64_t i = begin; i + kInt8Block <= begin + count; i += kInt8Block) {
+    for (int64_t block = i; block < i + kInt8Block; block += kBlock) {
+      if (distance > 0) {
+        hwy::Prefetch(streams.gradient + (block + distance) / 2);
+        hwy::Prefetch(streams.words[0] + (block + distance) / 2);
+      }
+      mix = touch_block<0, 1, false>(streams, block, mix);
+    }
+    for (uint32_t* records : streams.records) {
+      uint32_t* record = records + i / kInt8Block * kRecordWords;
+      for (int64_t word = 0; word < kRecordWords && distance > 0; word += 16) {
+        hwy::Prefetch(record + distance / kInt8Block * kRecordWords + word);
+      }
+      for (int64_t word = 0; word < kInt8Block / 4; word += lanes) {
+        hn::StoreU(hn::Add(hn::LoadU(d, record + word), mix), d, record + word);
+      }
+      record[kRecordWords - 1] += hn::GetLane(mix);  // the unit
+    }
+  }
 }
 
 }  // namespace HWY_NAMESPACE

@@ -11,6 +11,7 @@
 #include "cpu_optim/reference/adamw.h"
 #include "tests/cpu_optim/huge_range.h"
 #include "tests/cpu_optim/nasty_values.h"
+#include "tests/cpu_optim/owned_state.h"
 #include "tests/cpu_optim/simd_targets_for_test.h"
 
 namespace sluice::cpu_optim {
@@ -19,31 +20,18 @@ namespace {
 constexpr double kUnit = 0x1p-24;       // half a unit of fp32, relative
 constexpr double kSmallest = 0x1p-149;  // of fp32, absolute
 
-// Owns states of both formats with `offset` unused elements in front, so that pointers are aligned to their
-// element only.
+// The two formats with fp32 moments, side by side.
 struct States {
   explicit States(std::span<const float> weights, size_t offset = 0)
-      : size(weights.size()), first(offset), high(size + offset), weight(size + offset), low(size + offset) {
-    for (auto* values : {&master, &m, &v, &split_m, &split_v}) values->resize(size + offset);
-    std::copy(weights.begin(), weights.end(), master.begin() + static_cast<ptrdiff_t>(offset));
-    SplitState state = split();
-    split_masters(weights, state.high, state.low);
-  }
+      : size(weights.size()),
+        split_state(StateFormat::split, weights, offset),
+        fp32_state(StateFormat::fp32, weights, offset) {}
 
-  SplitState split() {
-    return {std::span(high).subspan(first), std::span(low).subspan(first), std::span(split_m).subspan(first),
-            std::span(split_v).subspan(first)};
-  }
-  Fp32State fp32() {
-    return {std::span(master).subspan(first), std::span(m).subspan(first), std::span(v).subspan(first),
-            std::span(weight).subspan(first)};
-  }
+  StateSpan split() { return split_state.span(); }
+  StateSpan fp32() { return fp32_state.span(); }
 
   size_t size;
-  size_t first;
-  std::vector<float> master, m, v, split_m, split_v;
-  std::vector<BFloat16> high, weight;
-  std::vector<int16_t> low;
+  OwnedState split_state, fp32_state;
 };
 
 std::vector<float> gradient_of_step(size_t size, int64_t step) {
@@ -60,39 +48,13 @@ std::vector<BFloat16> as_bf16(std::span<const float> values) {
   return result;
 }
 
-// Bits of every stream, for comparing runs.
-std::string bytes(const SplitState& state) {
-  std::string all;
-  const auto append = [&](auto values) {
-    all.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
-  };
-  append(state.high);
-  append(state.low);
-  append(state.m);
-  append(state.v);
-  return all;
-}
-
-std::string bytes(const Fp32State& state) {
-  std::string all;
-  const auto append = [&](auto values) {
-    all.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
-  };
-  append(state.master);
-  append(state.m);
-  append(state.v);
-  append(state.weight);
-  return all;
-}
-
 void expect_same_numbers(States& states) {
-  const SplitState split = states.split();
-  const Fp32State fp32 = states.fp32();
+  const ReadState split(states.split()), fp32(states.fp32());
   for (size_t i = 0; i < states.size; ++i) {
-    ASSERT_EQ(bits(join(split.high[i], split.low[i])), bits(fp32.master[i])) << "element " << i;
+    ASSERT_EQ(bits(split.w[i]), bits(fp32.w[i])) << "element " << i;
     ASSERT_EQ(bits(split.m[i]), bits(fp32.m[i])) << "element " << i;
     ASSERT_EQ(bits(split.v[i]), bits(fp32.v[i])) << "element " << i;
-    ASSERT_EQ(split.high[i].bits, fp32.weight[i].bits) << "element " << i;
+    ASSERT_EQ(states.split().weight[i].bits, states.fp32().weight[i].bits) << "element " << i;
   }
 }
 
@@ -130,21 +92,20 @@ Bounds bounds(float w, float m, float v, double gradient, const AdamOptions& opt
 void compare_with_reference(const AdamOptions& options, size_t size, size_t offset, DType dtype, float scale,
                             int steps) {
   States states(nasty_mixture(size), offset);
-  const Fp32State state = states.fp32();
   for (int64_t step = 1; step <= steps; ++step) {
     const std::vector<float> wide = gradient_of_step(size, step);
     const std::vector<BFloat16> narrow = as_bf16(wide);
-    std::vector<double> w(state.master.begin(), state.master.end()), m(state.m.begin(), state.m.end()),
-        v(state.v.begin(), state.v.end()), g(size);
+    const ReadState old(states.fp32());
+    std::vector<double> w(old.w.begin(), old.w.end()), m(old.m.begin(), old.m.end()),
+        v(old.v.begin(), old.v.end()), g(size);
     for (size_t i = 0; i < size; ++i) g[i] = dtype == DType::bf16 ? to_float(narrow[i]) : wide[i];
-    const std::vector<float> old_w(state.master.begin(), state.master.end()),
-        old_m(state.m.begin(), state.m.end()), old_v(state.v.begin(), state.v.end());
     reference::update(w, m, v, g, options, step, scale);
     const FloatView view = dtype == DType::bf16 ? FloatView(narrow) : FloatView(wide);
-    update(state, view, make_adam_step(options, step, scale));
+    update(states.fp32(), view, make_adam_step(options, step, scale));
+    const ReadState state(states.fp32());
     for (size_t i = 0; i < size; ++i) {
       const Bounds bound =
-          bounds(old_w[i], old_m[i], old_v[i], g[i] * scale, options, step, w[i], m[i], v[i]);
+          bounds(old.w[i], old.m[i], old.v[i], g[i] * scale, options, step, w[i], m[i], v[i]);
       ASSERT_LE(std::abs(state.m[i] - m[i]), bound.m)
           << "m, element " << i << ", step " << step << ", gradient " << g[i];
       if (v[i] > std::numeric_limits<float>::max()) {  // L2 of a huge weight
@@ -154,9 +115,9 @@ void compare_with_reference(const AdamOptions& options, size_t size, size_t offs
       ASSERT_LE(std::abs(state.v[i] - v[i]), bound.v)
           << "v, element " << i << ", step " << step << ", gradient " << g[i];
       if (std::abs(w[i]) > std::numeric_limits<float>::max()) continue;
-      ASSERT_LE(std::abs(state.master[i] - w[i]), bound.w)
-          << "w, element " << i << ", step " << step << ", was " << old_w[i];
-      ASSERT_EQ(state.weight[i].bits, sluice::split(state.master[i]).high.bits);
+      ASSERT_LE(std::abs(state.w[i] - w[i]), bound.w)
+          << "w, element " << i << ", step " << step << ", was " << old.w[i];
+      ASSERT_EQ(states.fp32().weight[i].bits, sluice::split(state.w[i]).high.bits);
     }
   }
 }
@@ -283,10 +244,12 @@ TEST(AdamW, LeavesElementsOutsideTheRangeAlone) {
 }
 
 TEST(AdamW, ZeroSizedRangeIsANoOp) {
-  update(SplitState{}, std::span<const float>(), make_adam_step({}, 1));
-  update(Fp32State{}, std::span<const BFloat16>(), make_adam_step({}, 1));
   SerialExecutor executor;
-  update(executor, SplitState{}, std::span<const float>(), make_adam_step({}, 1));
+  for (const StateFormat format : kAllFormats) {
+    update({.format = format}, std::span<const float>(), make_adam_step({}, 1));
+    update({.format = format}, std::span<const BFloat16>(), make_adam_step({}, 1));
+    update(executor, {.format = format}, std::span<const float>(), make_adam_step({}, 1));
+  }
 }
 
 // A bf16 weight would not move: 1e-5 is far below half its unit of 2^-8 (torchao issue 1124).
@@ -296,8 +259,8 @@ TEST(AdamW, ThousandSmallUpdatesMoveAWeightOfOne) {
   for (int64_t step = 1; step <= 1000; ++step) {
     update(states.split(), gradient, make_adam_step({.learning_rate = 1e-5, .weight_decay = 0}, step));
   }
-  EXPECT_NEAR(join(states.high[0], states.low[0]), 1.0 - 0.01, 1000 * kUnit);
-  EXPECT_NEAR(to_float(states.high[0]), 0.99, 0x1p-9);
+  EXPECT_NEAR(ReadState(states.split()).w[0], 1.0 - 0.01, 1000 * kUnit);
+  EXPECT_NEAR(to_float(states.split().weight[0]), 0.99, 0x1p-9);
 }
 
 TEST(AdamW, NonFiniteGradientReachesItsElementOnly) {
@@ -308,12 +271,13 @@ TEST(AdamW, NonFiniteGradientReachesItsElementOnly) {
     update(clean.fp32(), gradient, make_adam_step({}, 1));
     gradient[17] = bad;
     update(states.fp32(), gradient, make_adam_step({}, 1));
+    const ReadState reached(states.fp32()), expected(clean.fp32());
     for (size_t i = 0; i < 40; ++i) {
       if (i == 17) {
-        EXPECT_FALSE(std::isfinite(states.m[i]));
-        EXPECT_FALSE(std::isfinite(states.v[i]));
+        EXPECT_FALSE(std::isfinite(reached.m[i]));
+        EXPECT_FALSE(std::isfinite(reached.v[i]));
       } else {
-        EXPECT_EQ(bits(states.master[i]), bits(clean.master[i]));
+        EXPECT_EQ(bits(reached.w[i]), bits(expected.w[i]));
       }
     }
   }
@@ -340,10 +304,11 @@ TEST(AdamW, DecayIsDecoupledAndL2IsNot) {
   const std::vector<float> gradient = {0.0f};
   update(decoupled.fp32(), gradient, make_adam_step(adamw, 1));
   update(l2.fp32(), gradient, make_adam_step(adam, 1));
-  EXPECT_NEAR(decoupled.master[0], 8 * (1 - 0.05), 8 * 2 * kUnit);
-  EXPECT_EQ(decoupled.m[0], 0);
-  EXPECT_NEAR(l2.master[0], 8 - 0.1, 8 * 2 * kUnit);
-  EXPECT_NEAR(l2.m[0], 0.4, 0.4 * 8 * kUnit);
+  const ReadState shrunk(decoupled.fp32()), moved(l2.fp32());
+  EXPECT_NEAR(shrunk.w[0], 8 * (1 - 0.05), 8 * 2 * kUnit);
+  EXPECT_EQ(shrunk.m[0], 0);
+  EXPECT_NEAR(moved.w[0], 8 - 0.1, 8 * 2 * kUnit);
+  EXPECT_NEAR(moved.m[0], 0.4, 0.4 * 8 * kUnit);
 }
 
 TEST(AdamW, TwoGroupsKeepTheirOwnRates) {
@@ -363,8 +328,9 @@ TEST(AdamW, TwoGroupsKeepTheirOwnRates) {
     reference::update(std::span(w).last(1), std::span(m).last(1), std::span(v).last(1), std::span(g).last(1),
                       fast, step);
   }
+  const ReadState moved(states.split());
   for (size_t i = 0; i < 200; ++i) {
-    EXPECT_NEAR(join(states.high[i], states.low[i]), w[i / 100], 3 * 4 * kUnit) << i;
+    EXPECT_NEAR(moved.w[i], w[i / 100], 3 * 4 * kUnit) << i;
   }
 }
 
@@ -401,13 +367,18 @@ TEST(AdamW, IndicesBeyondInt32) {
   SparseRange<BFloat16> high(size), gradient(size);
   SparseRange<int16_t> low(size);
   SparseRange<float> m(size), v(size);
-  const SplitState state{high.span(), low.span(), m.span(), v.span()};
+  const auto stream = [](auto& range) { return reinterpret_cast<std::byte*>(range.span().data()); };
+  const StateSpan state{.size = begin + count,
+                        .weight = high.span().data(),
+                        .low = stream(low),
+                        .first_moment = stream(m),
+                        .second_moment = stream(v)};
   for (const BFloat16 one = to_bfloat16(1); BFloat16 & value : gradient.span().last(count)) value = one;
   update(state.subrange(begin, count), FloatView(gradient.span()).subrange(begin, count),
          make_adam_step({}, 1));
-  EXPECT_EQ(state.m[12345], 0);
-  EXPECT_EQ(state.m[size - count - 1], 0);
-  for (const float value : state.m.last(count)) ASSERT_FLOAT_EQ(value, 0.1f);
+  EXPECT_EQ(m.span()[12345], 0);
+  EXPECT_EQ(m.span()[size - count - 1], 0);
+  for (const float value : m.span().last(count)) ASSERT_FLOAT_EQ(value, 0.1f);
 }
 
 }  // namespace

@@ -1,0 +1,45 @@
+// The draws of random.h, by vectors, once per instruction set.
+
+#if defined(SLUICE_CPU_OPTIM_RANDOM_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef SLUICE_CPU_OPTIM_RANDOM_INL_H
+#undef SLUICE_CPU_OPTIM_RANDOM_INL_H
+#else
+#define SLUICE_CPU_OPTIM_RANDOM_INL_H
+#endif
+
+#include "cpu_optim/random.h"
+#include "cpu_optim/simd-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace sluice::cpu_optim {
+namespace HWY_NAMESPACE {
+
+// Of a pair of vectors of elements, as 16-bit words in their order.
+struct DrawVecs {
+  BitsVec weight, first_moment, second_moment;
+};
+
+HWY_INLINE DrawVecs draws_of(BitsVec hash) {
+  BitsVec second = hn::Mul(hash, hn::Set(BitsTag(), kHashFactors[2]));
+  second = hn::Xor(second, hn::ShiftRight<16>(second));
+  return {hash, second, hn::Xor(hash, second)};
+}
+
+// Of the elements from one with an even index on, all under the same keys.
+HWY_INLINE BitsVec hash_of(RandomKeys keys, uint64_t element) {
+  const BitsTag d;
+  const BitsVec counter = hn::Iota(d, 0);
+  BitsVec hash =
+      hn::Xor(hn::Add(counter, hn::Set(d, static_cast<uint32_t>(element / 2))), hn::Set(d, keys.first));
+  hash = hn::Mul(hn::Xor(hash, hn::ShiftRight<16>(hash)), hn::Set(d, kHashFactors[0]));
+  hash = hn::Xor(hash, hn::Xor(hn::ShiftRight<15>(hash), hn::Set(d, keys.second)));
+  hash = hn::Mul(hash, hn::Set(d, kHashFactors[1]));
+  return hn::Xor(hash, hn::ShiftRight<15>(hash));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace sluice::cpu_optim
+HWY_AFTER_NAMESPACE();
+
+#endif

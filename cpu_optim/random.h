@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+
+// What stochastic rounding draws: by counter, so that a draw is a function of seed, step and element, and the
+// same on every instruction set, chunk and thread. Two elements share a counter, as 16 bits are enough to
+// round an fp32 to bf16 exactly in proportion.
+//
+// A counter of 64 bits is hashed in 32: its upper half goes into the keys. The hash is Wellons' bijection
+// (github.com/skeeto/hash-prospector, constants of bias 0.107, public domain) with a key before each
+// multiplication: every instruction set has its operations, while AES rounds on more than 128 bits are
+// AVX-512 extensions.
+namespace sluice::cpu_optim {
+
+// SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014): every bit of the input reaches every one of
+// the result.
+constexpr uint64_t mixed(uint64_t bits) {
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
+  return bits ^ (bits >> 31);
+}
+
+// Of a run's seed and an optimizer step.
+constexpr uint64_t random_key_of(uint64_t seed, int64_t step) {
+  return mixed(mixed(seed) + static_cast<uint64_t>(step));
+}
+
+// Elements whose counters have the same upper half, and so the same keys.
+inline constexpr uint64_t kKeyedElements = uint64_t{1} << 33;
+
+struct RandomKeys {
+  uint32_t first = 0, second = 0;
+
+  // `random_key` is AdamStep's.
+  RandomKeys(uint64_t random_key, uint64_t element) {
+    const uint64_t bits = mixed(random_key + element / kKeyedElements);
+    first = static_cast<uint32_t>(bits);
+    second = static_cast<uint32_t>(bits >> 32);
+  }
+};
+
+inline constexpr uint32_t kHashFactors[] = {0x21f0aaadu, 0xd35a2d97u, 0x9e3779b1u};
+
+// One draw a stream, uniform over int16. Any two of the three are independent.
+struct Draws {
+  int16_t weight, first_moment, second_moment;
+};
+
+// The definition; random-inl.h computes it by vectors.
+inline Draws draws(uint64_t random_key, uint64_t element) {
+  const RandomKeys keys(random_key, element);
+  uint32_t hash = static_cast<uint32_t>(element / 2) ^ keys.first;
+  hash = (hash ^ (hash >> 16)) * kHashFactors[0];
+  hash = (hash ^ (hash >> 15) ^ keys.second) * kHashFactors[1];
+  hash ^= hash >> 15;
+  uint32_t second_hash = hash * kHashFactors[2];
+  second_hash ^= second_hash >> 16;
+  const int shift = element % 2 == 0 ? 0 : 16;
+  const auto word = [shift](uint32_t bits) { return static_cast<int16_t>(bits >> shift); };
+  return {word(hash), word(second_hash), word(hash ^ second_hash)};
+}
+
+}  // namespace sluice::cpu_optim

@@ -1,0 +1,154 @@
+#include "cpu_optim/reference/state.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "cpu_optim/random.h"
+#include "cpu_optim/reference/adamw.h"
+
+namespace sluice::cpu_optim::reference {
+namespace {
+
+constexpr int kFirstOctaves = 15, kSecondOctaves = 31;
+constexpr double kFirstOffset = 1, kSecondOffset = 15.0 / 16;
+
+template <class T>
+std::span<T> stream_of(std::byte* stream, int64_t size) {
+  return {reinterpret_cast<T*>(stream), static_cast<size_t>(size)};
+}
+
+bool goes_up(double remainder, int16_t draw) {
+  return std::floor(remainder * 0x1p16) + draw >= 0x1p15;
+}
+
+double master_of(const StateSpan& state, size_t i) {
+  const float weight = to_float(state.weight[i]);
+  if (state.format == StateFormat::fp32) return stream_of<float>(state.low, state.size)[i];
+  if (state.format == StateFormat::bf16 || state.format == StateFormat::int8) return weight;
+  return join(state.weight[i], stream_of<int16_t>(state.low, state.size)[i]);
+}
+
+void set_master(const StateSpan& state, size_t i, double value, int16_t draw) {
+  const SplitFloat halves = split(static_cast<float>(value));
+  state.weight[i] = halves.high;
+  if (state.format == StateFormat::fp32) {
+    stream_of<float>(state.low, state.size)[i] = static_cast<float>(value);
+  } else if (state.format == StateFormat::bf16 || state.format == StateFormat::int8) {
+    state.weight[i] = to_bfloat16(static_cast<float>(round_to_bf16(value, draw)));
+  } else {
+    stream_of<int16_t>(state.low, state.size)[i] = halves.low;
+  }
+}
+
+std::vector<double> moment_of(const StateSpan& state, bool first) {
+  std::byte* stream = first ? state.first_moment : state.second_moment;
+  std::vector<double> moment(static_cast<size_t>(state.size));
+  for (size_t i = 0; i < moment.size(); ++i) {
+    if (state.format == StateFormat::int8) {
+      const std::byte* record = stream + i / kInt8Block * kInt8RecordBytes;
+      const float unit = *reinterpret_cast<const float*>(record + kInt8Block);
+      const int code = static_cast<int>(record[i % kInt8Block]);
+      const double magnitude = decode(first ? code % 128 : code, unit, first ? kFirstOffset : kSecondOffset);
+      moment[i] = first && code >= 128 ? -magnitude : magnitude;
+    } else if (state.format == StateFormat::bf16 || state.format == StateFormat::split_bf16) {
+      moment[i] = to_float(stream_of<BFloat16>(stream, state.size)[i]);
+    } else {
+      moment[i] = stream_of<float>(stream, state.size)[i];
+    }
+  }
+  return moment;
+}
+
+void set_records(const StateSpan& state, bool first, std::span<const double> moment,
+                 std::span<const int16_t> draws) {
+  std::byte* record = first ? state.first_moment : state.second_moment;
+  for (size_t begin = 0; begin < moment.size(); begin += kInt8Block, record += kInt8RecordBytes) {
+    const size_t count = std::min<size_t>(kInt8Block, moment.size() - begin);
+    const double unit = unit_of(moment.subspan(begin, count), first ? kFirstOctaves : kSecondOctaves);
+    *reinterpret_cast<float*>(record + kInt8Block) = static_cast<float>(unit);
+    for (size_t i = 0; i < count; ++i) {
+      const double value = moment[begin + i];
+      const int code = encode(std::abs(value), unit, first ? kFirstOffset : kSecondOffset, draws[begin + i]);
+      record[i] =
+          static_cast<std::byte>(code + (first && std::signbit(value) && !std::isnan(unit) ? 128 : 0));
+    }
+  }
+}
+
+void set_moment(const StateSpan& state, bool first, std::span<const double> moment,
+                std::span<const int16_t> draws) {
+  if (state.format == StateFormat::int8) return set_records(state, first, moment, draws);
+  std::byte* stream = first ? state.first_moment : state.second_moment;
+  for (size_t i = 0; i < moment.size(); ++i) {
+    if (state.format == StateFormat::bf16 || state.format == StateFormat::split_bf16) {
+      stream_of<BFloat16>(stream, state.size)[i] =
+          to_bfloat16(static_cast<float>(round_to_bf16(moment[i], draws[i])));
+    } else {
+      stream_of<float>(stream, state.size)[i] = static_cast<float>(moment[i]);
+    }
+  }
+}
+
+}  // namespace
+
+Numbers decode(const StateSpan& state) {
+  Numbers numbers;
+  for (size_t i = 0; i < static_cast<size_t>(state.size); ++i) numbers.w.push_back(master_of(state, i));
+  numbers.m = moment_of(state, true);
+  numbers.v = moment_of(state, false);
+  return numbers;
+}
+
+double round_to_bf16(double value, int16_t draw) {
+  constexpr double kLargest = 0x1.fep127;
+  if (value == 0 || !std::isfinite(value)) return value;
+  const double step = std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);
+  const double magnitude = std::abs(value) / step;
+  const double whole = std::floor(magnitude) + (goes_up(magnitude - std::floor(magnitude), draw) ? 1 : 0);
+  return std::copysign(std::min(whole * step, kLargest), value);
+}
+
+double decode(int code, double unit, double offset) {
+  return (std::ldexp(1 + (code % 8) / 8.0, code / 8) - offset) * unit;
+}
+
+int encode(double value, double unit, double offset, int16_t draw) {
+  if (!(unit > 0)) return 0;
+  const double shifted = std::max(value / unit + offset, 1.0);
+  const int octave = std::ilogb(shifted);
+  const double steps = (octave + (std::ldexp(shifted, -octave) - 1)) * 8;
+  return static_cast<int>(steps) + (goes_up(steps - std::floor(steps), draw) ? 1 : 0);
+}
+
+double unit_of(std::span<const double> moment, int octaves) {
+  float largest = 0;
+  for (const double value : moment) {
+    if (std::isnan(value)) return value;
+    largest = std::max(largest, static_cast<float>(std::abs(value)));
+  }
+  if (largest == 0) return 0;
+  if (std::isinf(largest)) return std::numeric_limits<double>::quiet_NaN();
+  const int octave = std::max(std::ilogb(largest), -127);  // below are subnormals, far below the least unit
+  const bool over = std::ldexp(largest, -octave) > 1.875 - 0x1p-15;
+  if (octave + (over ? 1 : 0) > 127) return std::numeric_limits<double>::quiet_NaN();
+  return std::ldexp(1.0, std::max(octave + (over ? 1 : 0) - octaves, -100));
+}
+
+void update(const StateSpan& state, std::span<const double> gradient, const AdamOptions& options,
+            int64_t step, double gradient_scale, uint64_t seed) {
+  Numbers numbers = decode(state);
+  update(numbers.w, numbers.m, numbers.v, gradient, options, step, gradient_scale);
+  const uint64_t key = random_key_of(seed, step);
+  std::vector<int16_t> first_draws, second_draws;
+  for (size_t i = 0; i < numbers.w.size(); ++i) {
+    const Draws drawn = draws(key, state.first_element + i);
+    set_master(state, i, numbers.w[i], drawn.weight);
+    first_draws.push_back(drawn.first_moment);
+    second_draws.push_back(drawn.second_moment);
+  }
+  set_moment(state, true, numbers.m, first_draws);
+  set_moment(state, false, numbers.v, second_draws);
+}
+
+}  // namespace sluice::cpu_optim::reference

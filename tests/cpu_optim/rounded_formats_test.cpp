@@ -1,0 +1,392 @@
+// The formats whose numbers are rounded by draws: split_bf16, bf16, int8.
+#include <cmath>
+#include <gtest/gtest.h>
+#include <limits>
+#include <string>
+
+#include "apps/common/pool.h"
+#include "cpu_optim/adamw.h"
+#include "cpu_optim/pieces.h"
+#include "cpu_optim/random.h"
+#include "cpu_optim/reference/state.h"
+#include "cpu_optim/rounding.h"
+#include "tests/cpu_optim/huge_range.h"
+#include "tests/cpu_optim/nasty_values.h"
+#include "tests/cpu_optim/owned_state.h"
+#include "tests/cpu_optim/simd_targets_for_test.h"
+
+namespace sluice::cpu_optim {
+namespace {
+
+constexpr StateFormat kRoundedFormats[] = {StateFormat::split_bf16, StateFormat::bf16, StateFormat::int8};
+constexpr uint64_t kRunSeed = 42;
+
+std::vector<float> gradient_of_step(size_t size, int64_t step) {
+  std::vector<float> values = nasty_mixture(size, kSeed + static_cast<uint64_t>(step));
+  for (float& value : values) {
+    if (std::abs(value) > 1e15f) value = std::copysign(1e15f, value);  // its square is finite
+  }
+  return values;
+}
+
+std::vector<BFloat16> as_bf16(std::span<const float> values) {
+  std::vector<BFloat16> result(values.size());
+  for (size_t i = 0; i < values.size(); ++i) result[i] = to_bfloat16(values[i]);
+  return result;
+}
+
+// A step by the definitions: fp32 arithmetic of the format fp32, which adamw_test holds to the oracle, then
+// the roundings of the reference.
+void model_step(const StateSpan& state, FloatView gradient, const AdamStep& step) {
+  const ReadState old(state);
+  OwnedState wide(StateFormat::fp32, old.w);
+  std::vector<float> w = old.w, m = old.m, v = old.v;
+  encode({w, m, v}, wide.span());
+  update(wide.span(), gradient, step);
+  decode(wide.span(), {w, m, v});
+  const bool records = state.format == StateFormat::int8;
+  const auto size = static_cast<size_t>(state.size);
+  const auto narrow = [](double value, int16_t draw) {
+    return to_bfloat16(static_cast<float>(reference::round_to_bf16(value, draw)));
+  };
+  for (size_t i = 0; i < size; ++i) {
+    const Draws drawn = draws(step.random_key, state.first_element + i);
+    if (state.format == StateFormat::split_bf16) {
+      const SplitFloat halves = split(w[i]);
+      state.weight[i] = halves.high;
+      reinterpret_cast<int16_t*>(state.low)[i] = halves.low;
+    } else {
+      state.weight[i] = narrow(w[i], drawn.weight);
+    }
+    if (records) continue;
+    reinterpret_cast<BFloat16*>(state.first_moment)[i] = narrow(m[i], drawn.first_moment);
+    reinterpret_cast<BFloat16*>(state.second_moment)[i] = narrow(v[i], drawn.second_moment);
+  }
+  for (size_t begin = 0; records && begin < size; begin += kInt8Block) {
+    const size_t count = std::min<size_t>(kInt8Block, size - begin);
+    const auto part = [&](const std::vector<float>& values) {
+      const auto first = values.begin() + static_cast<ptrdiff_t>(begin);
+      return std::vector<double>(first, first + static_cast<ptrdiff_t>(count));
+    };
+    const std::vector<double> first = part(m), second = part(v);
+    const double m_unit = reference::unit_of(first, 15), v_unit = reference::unit_of(second, 31);
+    std::byte* m_record = state.first_moment + begin / kInt8Block * kInt8RecordBytes;
+    std::byte* v_record = state.second_moment + begin / kInt8Block * kInt8RecordBytes;
+    *reinterpret_cast<float*>(m_record + kInt8Block) = static_cast<float>(m_unit);
+    *reinterpret_cast<float*>(v_record + kInt8Block) = static_cast<float>(v_unit);
+    for (size_t i = 0; i < count; ++i) {
+      const Draws drawn = draws(step.random_key, state.first_element + begin + i);
+      // As fp32 would: the sum with the offset is rounded.
+      const auto code = [](double value, double unit, double offset, int16_t draw) {
+        const float shifted = static_cast<float>(unit > 0 ? value / unit : 0) + static_cast<float>(offset);
+        return reference::encode(shifted - offset, 1, offset, draw);
+      };
+      m_record[i] = static_cast<std::byte>(code(std::abs(first[i]), m_unit, 1, drawn.first_moment) +
+                                           (std::signbit(first[i]) && !std::isnan(m_unit) ? 128 : 0));
+      v_record[i] = static_cast<std::byte>(code(second[i], v_unit, 15.0 / 16, drawn.second_moment));
+    }
+  }
+}
+
+TEST(RoundedFormats, BitsAreThoseOfTheModel) {
+  for_each_target([](int64_t) {
+    for (const StateFormat format : kRoundedFormats) {
+      SCOPED_TRACE(name(format));
+      for (const size_t size : sizes()) {
+        const uint64_t first = format == StateFormat::int8 ? 512 : 512 + size % 3;
+        OwnedState state(format, nasty_mixture(size), size % 5, first);
+        OwnedState model(format, nasty_mixture(size), 0, first);
+        for (int64_t step = 1; step <= 4; ++step) {
+          const std::vector<float> wide = gradient_of_step(size, step);
+          const std::vector<BFloat16> narrow = as_bf16(wide);
+          const FloatView gradient = step % 2 == 0 ? FloatView(wide) : FloatView(narrow);
+          const AdamOptions options{.learning_rate = 3e-2,
+                                    .variant = step == 3 ? AdamVariant::adam : AdamVariant::adamw};
+          const AdamStep adam = make_adam_step(options, step, 0.7f, kRunSeed);
+          update(state.span(), gradient, adam);
+          model_step(model.span(), gradient, adam);
+          ASSERT_TRUE(bytes(state.span()) == bytes(model.span())) << size << " elements, step " << step;
+        }
+      }
+    }
+  });
+}
+
+// The oracle in double rounds otherwise only where a draw is as near to a number's remainder as fp32's error.
+TEST(RoundedFormats, OracleRoundsAlmostAllNumbersTheSame) {
+  const size_t size = 4097;
+  std::vector<float> weights = nasty_mixture(size);
+  for (float& weight : weights) weight = std::remainder(weight, 4.0f);
+  for (const StateFormat format : kRoundedFormats) {
+    SCOPED_TRACE(name(format));
+    OwnedState state(format, weights);
+    int64_t different = 0;
+    const int64_t steps = 20;
+    for (int64_t step = 1; step <= steps; ++step) {
+      const std::vector<float> gradient = gradient_of_step(size, step);
+      OwnedState oracle = state;
+      reference::update(oracle.span(), std::vector<double>(gradient.begin(), gradient.end()), {}, step, 0.5,
+                        kRunSeed);
+      update(state.span(), gradient, make_adam_step({}, step, 0.5f, kRunSeed));
+      const ReadState ours(state.span()), theirs(oracle.span());
+      for (size_t i = 0; i < size; ++i) {
+        different += ours.w[i] != theirs.w[i] && std::abs(ours.w[i] - theirs.w[i]) > 1e-6f ? 1 : 0;
+        different += ours.m[i] != theirs.m[i] ? 1 : 0;
+        different += ours.v[i] != theirs.v[i] ? 1 : 0;
+        const float unit = std::abs(theirs.m[i]) / 4 + std::numeric_limits<float>::min();
+        const float quantum = format == StateFormat::int8 ? std::numeric_limits<float>::max() : unit;
+        ASSERT_LE(std::abs(ours.m[i] - theirs.m[i]), quantum) << i;
+      }
+    }
+    EXPECT_LE(different, 3 * steps * static_cast<int64_t>(size) / 500);
+  }
+}
+
+TEST(RoundedFormats, AllTargetsGiveTheSameBits) {
+  for (const StateFormat format : kRoundedFormats) {
+    SCOPED_TRACE(name(format));
+    std::string first;
+    for_each_target([&](int64_t) {
+      OwnedState state(format, nasty_mixture(4097), 3);
+      for (int64_t step = 1; step <= 20; ++step) {
+        update(state.span(), gradient_of_step(4097, step), make_adam_step({}, step, 0.7f, kRunSeed));
+      }
+      if (first.empty()) first = bytes(state.span());
+      EXPECT_TRUE(bytes(state.span()) == first);
+    });
+  }
+}
+
+TEST(RoundedFormats, ChunksAlignmentAndThreadsDoNotChangeBits) {
+  const size_t size = 3 * kPieceElements + 777;
+  const std::vector<float> weights = nasty_mixture(size);
+  const std::vector<BFloat16> gradient = as_bf16(gradient_of_step(size, 1));
+  const AdamStep adam = make_adam_step({}, 5, 0.9f, kRunSeed);
+  for (const StateFormat format : kRoundedFormats) {
+    SCOPED_TRACE(name(format));
+    OwnedState whole(format, weights);
+    update(whole.span(), gradient, adam);
+    const std::string expected = bytes(whole.span());
+    for (int64_t chunk : {7, 255, 1000, 65537}) {
+      if (format == StateFormat::int8) chunk = (chunk + 255) / 256 * 256;
+      OwnedState state(format, weights, static_cast<size_t>(chunk % 13));
+      for (int64_t begin = 0; begin < static_cast<int64_t>(size); begin += chunk) {
+        const int64_t count = std::min(chunk, static_cast<int64_t>(size) - begin);
+        update(state.span().subrange(begin, count), FloatView(gradient).subrange(begin, count), adam);
+      }
+      EXPECT_TRUE(bytes(state.span()) == expected) << "chunks of " << chunk;
+    }
+    for (const int threads : {1, 2, 3}) {
+      OwnedState state(format, weights);
+      update(*make_pool(threads), state.span(), gradient, adam);
+      EXPECT_TRUE(bytes(state.span()) == expected) << threads << " threads";
+    }
+  }
+}
+
+TEST(RoundedFormats, SeedStepAndElementChangeTheDraws) {
+  const std::vector<float> weights(1000, 1.0f), gradient(1000, 0.3f);
+  const auto result = [&](int64_t step, uint64_t seed, uint64_t first) {
+    OwnedState state(StateFormat::bf16, weights, 0, first);
+    update(state.span(), gradient, make_adam_step({.learning_rate = 1e-4}, step, 1, seed));
+    return bytes(state.span());
+  };
+  EXPECT_TRUE(result(2, 1, 0) == result(2, 1, 0));
+  EXPECT_FALSE(result(2, 1, 0) == result(2, 2, 0));
+  EXPECT_FALSE(result(2, 1, 0) == result(2, 1, 1000));
+  EXPECT_FALSE(result(2, 1, 0) == result(2, 1, kKeyedElements));
+}
+
+TEST(RoundedFormats, LeavesElementsOutsideTheRangeAlone) {
+  for_each_target([](int64_t) {
+    for (const StateFormat format : kRoundedFormats) {
+      for (const size_t size : sizes()) {
+        const int64_t lead = format == StateFormat::int8 ? 256 : 9;
+        const int64_t end = format == StateFormat::int8
+                                ? lead + static_cast<int64_t>((size + 255) / 256 * 256)
+                                : lead + static_cast<int64_t>(size);
+        OwnedState state(format, nasty_mixture(static_cast<size_t>(end + 8)));
+        OwnedState untouched = state;
+        const std::vector<float> gradient(size, 1.0f);
+        update(state.span().subrange(lead, static_cast<int64_t>(size)), gradient, make_adam_step({}, 1));
+        for (const auto& [begin, count] : {std::pair<int64_t, int64_t>{0, lead}, {end, 8}}) {
+          EXPECT_TRUE(bytes(state.span().subrange(begin, count)) ==
+                      bytes(untouched.span().subrange(begin, count)));
+        }
+      }
+    }
+  });
+}
+
+// Rounded to nearest it would not move: 1e-5 is far below half its unit of 2^-8 (torchao issue 1124).
+TEST(RoundedFormats, ThousandSmallUpdatesMoveAWeightOfOne) {
+  for (const StateFormat format : kRoundedFormats) {
+    SCOPED_TRACE(name(format));
+    const size_t size = 4096;
+    OwnedState state(format, std::vector<float>(size, 1.0f));
+    const std::vector<BFloat16> gradient(size, to_bfloat16(1.0f));
+    for (int64_t step = 1; step <= 1000; ++step) {
+      update(state.span(), gradient,
+             make_adam_step({.learning_rate = 1e-5, .weight_decay = 0}, step, 1, kRunSeed));
+    }
+    double mean = 0;
+    for (const float weight : ReadState(state.span()).w) mean += weight / static_cast<double>(size);
+    // A weight's variance: 1000 draws of a step of 2^-8 with p = 1e-5 * 2^8; 5 standard errors of the mean,
+    // and 2 % of the move for the noise of the second moment, which enters by the inverse of its root.
+    const double variance = 1000 * 0x1p-16 * (1e-5 * 0x1p8);
+    EXPECT_NEAR(mean, 0.99, 5 * std::sqrt(variance / static_cast<double>(size)) + 2e-4);
+  }
+}
+
+// The mean of many elements follows fp32, whatever the format rounds.
+TEST(RoundedFormats, MomentsAreUnbiased) {
+  const size_t size = 65536;
+  std::vector<float> gradient(size);
+  for (size_t i = 0; i < size; ++i)
+    gradient[i] = i % 256 == 0 ? 1.0f : 0.011f;  // far below its record's largest
+  for (const StateFormat format : kRoundedFormats) {
+    SCOPED_TRACE(name(format));
+    OwnedState state(format, std::vector<float>(size, 0.5f)),
+        oracle(StateFormat::fp32, std::vector<float>(size, 0.5f));
+    for (int64_t step = 1; step <= 50; ++step) {
+      const float scale = step % 3 == 0 ? -0.5f : 1.0f;
+      update(state.span(), gradient, make_adam_step({}, step, scale, kRunSeed));
+      update(oracle.span(), gradient, make_adam_step({}, step, scale, kRunSeed));
+    }
+    const ReadState ours(state.span()), exact(oracle.span());
+    double m = 0, v = 0, exact_m = 0, exact_v = 0;
+    for (size_t i = 0; i < size; ++i) {
+      if (i % 256 == 0) continue;
+      m += ours.m[i], v += ours.v[i], exact_m += exact.m[i], exact_v += exact.v[i];
+    }
+    EXPECT_NEAR(m / exact_m, 1, 2e-3);
+    EXPECT_NEAR(v / exact_v, 1, 2e-3);
+  }
+}
+
+TEST(Int8, PaddingStaysZeroAndTheLastRecordIsWhole) {
+  for_each_target([](int64_t) {
+    const size_t size = 300;
+    OwnedState state(StateFormat::int8, std::vector<float>(size, 1.0f));
+    for (int64_t step = 1; step <= 5; ++step) {
+      update(state.span(), gradient_of_step(size, step), make_adam_step({}, step, 1, kRunSeed));
+    }
+    for (const std::byte* moment : {state.span().first_moment, state.span().second_moment}) {
+      const std::byte* last = moment + kInt8RecordBytes;
+      for (size_t i = size - 256; i < 256; ++i) EXPECT_EQ(last[i], std::byte{0}) << i;
+      float unit = 0;
+      std::memcpy(&unit, last + kInt8Block, sizeof unit);
+      EXPECT_GT(unit, 0);
+    }
+  });
+}
+
+// One element of a record has a gradient 2^40 times that of the others, which so fall below the least code.
+TEST(Int8, ASecondMomentDoesNotBecomeZero) {
+  std::vector<float> gradient(256, 0x1p-30f);
+  gradient[0] = 0x1p10f;
+  OwnedState state(StateFormat::int8, std::vector<float>(256, 1.0f));
+  const double learning_rate = 0x1p-6;
+  std::vector<float> before = ReadState(state.span()).w;
+  for (int64_t step = 1; step <= 100; ++step) {
+    update(state.span(), gradient,
+           make_adam_step({.learning_rate = learning_rate, .weight_decay = 0}, step, 1, kRunSeed));
+    const ReadState now(state.span());
+    for (size_t i = 0; i < 256; ++i) {
+      ASSERT_GT(now.v[i], 0);
+      ASSERT_LE(std::abs(now.w[i] - before[i]), 4 * learning_rate) << "element " << i << ", step " << step;
+    }
+    before = now.w;
+  }
+}
+
+TEST(Int8, NonFiniteMomentsShowInTheirRecordOnly) {
+  for_each_target([](int64_t) {
+    for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(),
+                            -std::numeric_limits<float>::infinity(), 3e38f}) {
+      std::vector<float> gradient(768, 0.5f);
+      OwnedState state(StateFormat::int8, std::vector<float>(768, 1.0f));
+      gradient[300] = bad;
+      update(state.span(), gradient, make_adam_step({}, 1));
+      gradient[300] = 0.5f;
+      update(state.span(), gradient, make_adam_step({}, 2));
+      const ReadState read(state.span());
+      for (size_t i = 0; i < 768; ++i) EXPECT_EQ(std::isnan(read.w[i]), i / 256 == 1) << i;
+    }
+  });
+}
+
+TEST(Bf16, NonFiniteNumbersStayInTheirElement) {
+  for_each_target([](int64_t) {
+    for (const StateFormat format : {StateFormat::split_bf16, StateFormat::bf16}) {
+      for (const float bad :
+           {std::numeric_limits<float>::infinity(), std::bit_cast<float>(0x7fffffffu), -NAN}) {
+        std::vector<float> gradient(100, 0.5f);
+        OwnedState state(format, std::vector<float>(100, 1.0f)), clean = state;
+        update(clean.span(), gradient, make_adam_step({}, 1));
+        gradient[17] = bad;
+        update(state.span(), gradient, make_adam_step({}, 1));
+        const ReadState read(state.span()), expected(clean.span());
+        for (size_t i = 0; i < 100; ++i) {
+          if (i == 17) {
+            EXPECT_FALSE(std::isfinite(read.m[i]));
+            EXPECT_FALSE(std::isfinite(read.v[i]));
+          } else {
+            EXPECT_EQ(bits(read.w[i]), bits(expected.w[i]));
+            EXPECT_EQ(bits(read.m[i]), bits(expected.m[i]));
+          }
+        }
+      }
+    }
+  });
+}
+
+// The largest floats are above the largest bf16: rounded up they would be infinite.
+TEST(Bf16, FiniteNumbersStayFinite) {
+  for_each_target([](int64_t) {
+    const float largest = to_float(BFloat16{0x7f7f});
+    OwnedState state(StateFormat::bf16, std::vector<float>(1000, -largest));
+    const std::vector<float> gradient(1000, 0.9f);
+    const AdamOptions grows{.learning_rate = 0x1p-9, .weight_decay = -0.0, .variant = AdamVariant::adamw};
+    for (int64_t step = 1; step <= 3; ++step) update(state.span(), gradient, make_adam_step(grows, step));
+    AdamStep step = make_adam_step(grows, 4);
+    step.decay = 1 + 0x1p-9f;  // to the middle between the largest bf16 and the next, had there been one
+    update(state.span(), gradient, step);
+    for (const float weight : ReadState(state.span()).w) ASSERT_EQ(weight, -largest);
+  });
+}
+
+TEST(RoundedFormats, RangeAcrossTheKeysOfCounters) {
+  const size_t size = 1024;
+  const std::vector<float> weights = nasty_mixture(size), gradient = gradient_of_step(size, 1);
+  const AdamStep adam = make_adam_step({}, 2, 1, kRunSeed);
+  for (const StateFormat format : kRoundedFormats) {
+    OwnedState state(format, weights, 0, 7 * kKeyedElements - 512);
+    OwnedState model(format, weights, 0, 7 * kKeyedElements - 512);
+    update(state.span(), gradient, adam);
+    model_step(model.span(), gradient, adam);
+    EXPECT_TRUE(bytes(state.span()) == bytes(model.span())) << name(format);
+  }
+}
+
+TEST(Int8, IndicesBeyondInt32) {
+  const int64_t begin = (int64_t{1} << 32) + 256 * 48;
+  const int64_t count = 512;
+  const auto size = static_cast<size_t>(begin + count);
+  SparseRange<BFloat16> weight(size), gradient(size);
+  SparseRange<std::byte> m(moment_bytes(StateFormat::int8, begin + count)),
+      v(moment_bytes(StateFormat::int8, begin + count));
+  const StateSpan state{.format = StateFormat::int8,
+                        .size = begin + count,
+                        .weight = weight.span().data(),
+                        .first_moment = m.span().data(),
+                        .second_moment = v.span().data()};
+  for (const BFloat16 one = to_bfloat16(1); BFloat16 & value : gradient.span().last(count)) value = one;
+  update(state.subrange(begin, count), FloatView(gradient.span()).subrange(begin, count),
+         make_adam_step({}, 1));
+  EXPECT_EQ(m.span()[48 * kInt8RecordBytes], std::byte{0});
+  for (const float value : ReadState(state.subrange(begin, count)).m) ASSERT_NEAR(value, 0.1, 0.1 / 8);
+}
+
+}  // namespace
+}  // namespace sluice::cpu_optim
