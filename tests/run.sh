@@ -123,7 +123,7 @@ kill_runs() {
   mkdir -p "$temporary"
   TMPDIR=$temporary tests/kill.sh 30 | tee "$logs/kill.counts"
   local status=${PIPESTATUS[0]}
-  rmdir "$temporary"  # fails where something was left
+  rmdir "$temporary" || status=1  # something was left
   return "$status"
 }
 

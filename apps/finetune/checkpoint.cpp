@@ -251,7 +251,7 @@ bool Checkpoint::open(const ModelConfig& config, TrainerOptions& options, const 
   return true;
 }
 
-gpu::Event Checkpoint::save(Engine& engine, nlohmann::json record) {
+PendingSave Checkpoint::save(Engine& engine, nlohmann::json record) {
   if (!file_) {
     const std::unique_ptr<IoQueue> queue = first_queue();
     file_ = create({.queue = *queue}, false);

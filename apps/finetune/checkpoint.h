@@ -52,8 +52,9 @@ class Checkpoint {
   // a signal ended it.
   [[nodiscard]] bool open(const ModelConfig& config, TrainerOptions& options, const InterruptWatch& watch);
 
-  // The state after the trainer's last step becomes a generation, done after the event.
-  gpu::Event save(Engine& engine, nlohmann::json record);
+  // The state after the trainer's last step becomes a generation, in the background. Throws where there is no
+  // room to make the files of the first one.
+  PendingSave save(Engine& engine, nlohmann::json record);
   // The run has ended well: nothing of the saved state is needed any more.
   void discard();
 

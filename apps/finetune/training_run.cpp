@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
+#include <utility>
 
 #include "apps/finetune/report.h"
 #include "apps/finetune/weights.h"
-#include "engine/base/error.h"
 
 namespace sluice::finetune {
 namespace {
@@ -36,6 +36,7 @@ TrainingRun::TrainingRun(const Parts& parts, nlohmann::ordered_json settings,
       settings_(std::move(settings)),
       schedule_(learning_rate_of(parts.options, parts.setup.total_steps)),
       progress_(resumed.value_or(RunProgress{})),
+      first_step_(progress_.facts.steps),
       saved_step_(progress_.facts.steps),
       events_(open_events(resumed)),
       screen_(std::cerr, progress_style(), parts.setup.total_steps, parts.options.logging_steps,
@@ -53,15 +54,18 @@ EventLog TrainingRun::open_events(const std::optional<RunProgress>& resumed) con
 }
 
 int TrainingRun::run() {
+  int code = 0;
   try {
     train();
     screen_.finish();
-    return progress_.facts.steps < parts_.setup.total_steps ? stop() : finish();
+    code = progress_.facts.steps < parts_.setup.total_steps ? stop() : finish();
   } catch (const std::exception& error) {
     screen_.finish();
-    fail(error.what());
+    fail(error);
     throw;
   }
+  refuse_unsaved_end();
+  return code;
 }
 
 // 0: go on.
@@ -74,9 +78,9 @@ void TrainingRun::train() {
   const int64_t interval = parts_.options.state.save_interval();
   while (progress_.facts.steps < parts_.setup.total_steps && stop_signal() == 0) {
     step();
+    settle_save();  // has ended by now
     const int64_t steps = progress_.facts.steps;
-    // What a save meets shows in a later step, or at the end.
-    if (interval > 0 && steps % interval == 0 && steps < parts_.setup.total_steps) (void)save();
+    if (interval > 0 && steps % interval == 0 && steps < parts_.setup.total_steps) begin_save();
   }
 }
 
@@ -132,15 +136,47 @@ double TrainingRun::seconds() const {
   return seconds_before_ + seconds_since(begin_);
 }
 
-gpu::Event TrainingRun::save() {
+void TrainingRun::begin_save() {
   progress_.facts.seconds = seconds();
-  saved_step_ = progress_.facts.steps;
-  return parts_.checkpoint.save(parts_.trainer.engine(), run_record(settings_, progress_));
+  pending_step_ = progress_.facts.steps;
+  try {
+    pending_save_ = parts_.checkpoint.save(parts_.trainer.engine(), run_record(settings_, progress_));
+  } catch (const Error& error) {
+    tell_failed_save(pending_step_, error);
+  }
 }
 
+// Waits for the save that is under way, and tells of one that failed.
+void TrainingRun::settle_save() {
+  if (!pending_save_) return;
+  const PendingSave save = *std::exchange(pending_save_, std::nullopt);
+  try {
+    save.wait();
+    saved_step_ = pending_step_;
+  } catch (const std::exception& error) {
+    tell_failed_save(pending_step_, error);
+  }
+}
+
+void TrainingRun::tell_failed_save(int64_t step, const std::exception& error) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  save_error_ = known != nullptr ? *known : Error(ErrorKind::runtime, error.what());
+  failed_step_ = step;
+  screen_.finish();
+  std::cerr << "warning: the state after step " << step << " could not be saved: " << error.what();
+  if (saved_step_ > 0) std::cerr << " The one after step " << saved_step_ << " is kept.";
+  std::cerr << "\n";
+  events_.write({{"event", "save_failed"}, {"step", step}, {"message", error.what()}});
+}
+
+// Where it failed in the background, it is tried once more.
 void TrainingRun::save_now() {
-  if (saved_step_ != progress_.facts.steps) save().wait();
+  const int64_t steps = progress_.facts.steps;
   parts_.trainer.engine().wait();
+  settle_save();
+  if (saved_step_ == steps) return;
+  begin_save();
+  settle_save();
 }
 
 int TrainingRun::stop() {
@@ -148,6 +184,7 @@ int TrainingRun::stop() {
   const int signal_number = stop_signal();
   if (steps > 0 && saved_step_ != steps) std::cerr << "Saving the state after step " << steps << "\n";
   save_now();
+  if (saved_step_ != steps) throw *save_error_;
   events_.write({{"event", "interrupted"}, {"step", steps}, {"signal", signal_number}});
   std::cerr << "Interrupted after step " << steps << " of " << parts_.setup.total_steps << ". ";
   if (steps > 0) {
@@ -162,7 +199,7 @@ int TrainingRun::stop() {
 int TrainingRun::finish() {
   RunFacts& run = progress_.facts;
   // Should the result not find room, the run need not be repeated.
-  if (saved_step_ > 0 || parts_.options.state.spills()) save_now();
+  if (saved_step_ > 0 || failed_step_ > 0 || parts_.options.state.spills()) save_now();
   run.state_hash = hash_text(parts_.trainer.engine().state_hash());
   run.seconds = seconds();  // the last update included
   run.exported = save_weights(parts_.setup.model.folder, parts_.trainer.engine().store(),
@@ -172,6 +209,14 @@ int TrainingRun::finish() {
   events_.write(end_event(run, parts_.options.output));
   tell_result();
   return 0;
+}
+
+void TrainingRun::refuse_unsaved_end() const {
+  if (failed_step_ == 0 || failed_step_ != progress_.facts.steps || saved_step_ == failed_step_) return;
+  throw Error(
+      save_error_->kind(),
+      "the model is in " + parts_.options.output +
+          ", whole, but the state after its last step could not be saved before: " + save_error_->what());
 }
 
 void TrainingRun::tell_result() const {
@@ -194,22 +239,37 @@ void TrainingRun::tell_result() const {
   }
 }
 
-// The diary gets the message; the screen, what of the run can still be had.
-void TrainingRun::fail(const char* message) {
-  events_.write({{"event", "error"}, {"step", progress_.facts.steps + 1}, {"message", message}});
-  try {
-    parts_.trainer.engine().wait();  // a save may be under way
-  } catch (const std::exception&) {
-    // What it met is, or follows from, what is thrown already.
+// Whether the engine may still have the state after the last step that was counted: no update came after it.
+// What made a loss that is no number would make it again.
+bool TrainingRun::can_save_after(const std::exception& error) const {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  const int64_t steps = progress_.facts.steps;
+  return (known == nullptr || known->kind() != ErrorKind::diverged) && steps > first_step_ &&
+         saved_step_ != steps && failed_step_ != steps &&
+         parts_.trainer.engine().begun_updates() == steps - first_step_;
+}
+
+// The diary gets the message; the screen, what of the run can still be had. Where the error was one of the
+// lane that updates and saves, the engine refuses to save.
+void TrainingRun::fail(const std::exception& error) {
+  events_.write({{"event", "error"}, {"step", progress_.facts.steps + 1}, {"message", error.what()}});
+  settle_save();
+  if (can_save_after(error)) {
+    std::cerr << "Saving the state after step " << progress_.facts.steps << "\n";
+    begin_save();
+    settle_save();
   }
   try {
     const nlohmann::json record = parts_.checkpoint.saved_record();
-    if (record.is_null()) return;
+    if (record.is_null()) {
+      if (progress_.facts.steps > 0) std::cerr << "Nothing of this run is saved.\n";
+      return;
+    }
     std::cerr << "The state after step " << recorded_progress(record).facts.steps << " is saved in "
               << parts_.checkpoint.folder().string()
               << ": once the cause is gone, the same command with --resume goes on from there.\n";
-  } catch (const std::exception& error) {
-    std::cerr << "warning: the saved state cannot be read: " << error.what() << "\n";
+  } catch (const std::exception& unreadable) {
+    std::cerr << "warning: the saved state cannot be read: " << unreadable.what() << "\n";
   }
 }
 

@@ -11,6 +11,7 @@
 #include "apps/finetune/run_record.h"
 #include "apps/finetune/train_events.h"
 #include "apps/finetune/train_setup.h"
+#include "engine/base/error.h"
 
 namespace sluice::finetune {
 
@@ -29,7 +30,9 @@ class TrainingRun {
   // `settings` are run_settings(). With `resumed` the trainer has that state already.
   TrainingRun(const Parts& parts, nlohmann::ordered_json settings, const std::optional<RunProgress>& resumed);
 
-  // To the end, or until a signal: the exit code. Throws what went wrong, after writing it down.
+  // To the end, or until a signal: the exit code. Throws what went wrong, after writing it down and saving
+  // what steps have been done. A state that could not be saved on the way is told and ends nothing; the last
+  // one is thrown, after the result has been written.
   int run();
 
  private:
@@ -41,18 +44,27 @@ class TrainingRun {
   void count(const StepFacts& facts);
   PeakBytes peak() const;
   double seconds() const;
-  gpu::Event save();
+  void begin_save();
+  void settle_save();
+  void tell_failed_save(int64_t step, const std::exception& error);
   void save_now();
   int stop();
   int finish();
+  void refuse_unsaved_end() const;
   void tell_result() const;
-  void fail(const char* message);
+  bool can_save_after(const std::exception& error) const;
+  void fail(const std::exception& error);
 
   const Parts parts_;
   const nlohmann::ordered_json settings_;
   const LearningRate schedule_;
   RunProgress progress_;
+  const int64_t first_step_;  // that is done already
+  std::optional<PendingSave> pending_save_;
+  int64_t pending_step_ = 0;
   int64_t saved_step_ = 0;
+  int64_t failed_step_ = 0;          // whose state could not be saved, the last such
+  std::optional<Error> save_error_;  // of it
   EventLog events_;
   Progress screen_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

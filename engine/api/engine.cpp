@@ -289,7 +289,7 @@ void Engine::wait() {
   if (optimizer_) optimizer_->wait();
 }
 
-gpu::Event Engine::save(GenerationFacts facts) {
+PendingSave Engine::save(GenerationFacts facts) {
   SLUICE_CHECK(optimizer_ != nullptr, "only training has a state to save");
   return optimizer_->save(std::move(facts));
 }

@@ -154,9 +154,9 @@ class Engine final : private LeaseOwner {
   // Rows of the tensor's gradient of the last walk as they wait for (or went into) the update, before
   // clipping, as fp32. The walk's gradients must have arrived (update_report).
   void read_gradient(TensorId tensor, int64_t row_begin, int64_t row_count, float* rows) const;
-  // The state that the last begin_update leaves becomes a generation, in the background: done, durably, after
-  // the event. Of the facts, applied_step is filled in.
-  gpu::Event save(GenerationFacts facts);
+  // The state that the last begin_update leaves becomes a generation, in the background. Of the facts,
+  // applied_step is filled in. One that fails does not end the training.
+  PendingSave save(GenerationFacts facts);
   // Takes up the generation that the state file has, in place of weights: before the first walk.
   void restore();
   // The state file of an engine that was made without: generations can be saved from here on.
@@ -183,6 +183,8 @@ class Engine final : private LeaseOwner {
     size_t copied_out_bytes = 0;
   };
   Counters counters() const;
+  // Calls of begin_update.
+  int64_t begun_updates() const { return begun_updates_; }
   int64_t applied_steps() const { return optimizer_ ? optimizer_->applied_steps() : 0; }
 
  private:
@@ -229,6 +231,7 @@ class Engine final : private LeaseOwner {
   int next_gradient_slot_ = 0;
   std::optional<gpu::Event> row_staging_free_;
   int64_t walk_number_ = 0;
+  int64_t begun_updates_ = 0;
   int next_access_ = 0;
   size_t copied_out_bytes_ = 0;
   Waited report_waited_;

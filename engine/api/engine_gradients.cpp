@@ -148,6 +148,7 @@ void Engine::begin_update(double learning_rate, std::span<const BlockId> order) 
                "begin_update within a walk: its later leases would see new weights");
   // A gradient from outside may come before the copies of the weights have been made.
   optimizer_->update_after(compute_->record());
+  ++begun_updates_;
   optimizer_->begin_update(learning_rate, order);
 }
 

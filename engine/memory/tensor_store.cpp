@@ -118,11 +118,6 @@ int TensorStore::next_slot(BlockId block) const {
   return 1 - committed_slots_->at(static_cast<size_t>(block.value));
 }
 
-std::vector<uint8_t> TensorStore::commit_slots() {
-  committed_slots_ = newest_slots_;
-  return newest_slots_;
-}
-
 void TensorStore::restore(std::vector<uint8_t> slots) {
   SLUICE_CHECK(slots.size() == newest_slots_.size());
   newest_slots_ = std::move(slots);

@@ -83,8 +83,10 @@ class TensorStore {
   void set_newest_slot(BlockId block, int slot) {
     newest_slots_.at(static_cast<size_t>(block.value)) = static_cast<uint8_t>(slot);
   }
-  // By block: what a generation made now consists of. From here on it is kept.
-  std::vector<uint8_t> commit_slots();
+  // By block: what a generation made now consists of.
+  const std::vector<uint8_t>& newest_slots() const { return newest_slots_; }
+  // That generation has been made, and is kept from here on; until then the one before it is.
+  void set_committed(std::vector<uint8_t> slots) { committed_slots_ = std::move(slots); }
   // Takes up the generation of the file whose newest copies these are: loads what the host tier has.
   void restore(std::vector<uint8_t> slots);
   // Stands for the block's bytes on disk where tasks declare what they touch.

@@ -182,6 +182,12 @@ uint64_t newest_number(const fs::path& manifest_folder) {
   return numbers.empty() ? 0 : numbers.front();
 }
 
+bool may_have_generation(const fs::path& manifest_folder, uint64_t number) {
+  std::error_code error;
+  return fs::symlink_status(generation_path(manifest_folder, number), error).type() !=
+         fs::file_type::not_found;
+}
+
 void retire_others(const fs::path& manifest_folder, const std::string& store_id, uint64_t kept_number) {
   for (const uint64_t number : generations_in(manifest_folder))
     if (number != kept_number) retire(manifest_folder, number);

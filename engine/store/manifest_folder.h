@@ -40,6 +40,8 @@ std::string slab_name(const std::string& store_id);
 void write_manifest(const std::filesystem::path& manifest_folder, const Manifest& manifest);
 // The highest number of any generation there, whole or not; 0 for none.
 uint64_t newest_number(const std::filesystem::path& manifest_folder);
+// Whether there may be a generation of that number: true, too, where the folder cannot be read.
+bool may_have_generation(const std::filesystem::path& manifest_folder, uint64_t number);
 // Renames generations but `kept_number` to old-*, and removes new-ID of `store_id`, which has committed.
 void retire_others(const std::filesystem::path& manifest_folder, const std::string& store_id,
                    uint64_t kept_number);

@@ -126,10 +126,12 @@ class StateFile {
                    std::span<const std::byte> in);
 
   // Makes the blocks' versions in `slots` the state, durably: all their writes have completed, without error.
-  // Until it returns the old generation may be the one that is found. Where it throws, the old generation may
-  // or may not have been replaced: keep both whole. After a drive failed to sync, every later commit throws,
-  // too: what it holds is unknown.
+  // Until it returns the old generation may be the one that is found. Where it throws, the old one is, and
+  // may be followed by another commit; except in_doubt(). After a drive failed to sync, every later commit
+  // throws, too: what it holds is unknown.
   void commit(const GenerationFacts& facts, std::span<const uint8_t> slots);
+  // A commit threw of which nobody knows whether it was made: keep both generations whole. For its thread.
+  bool in_doubt() const { return in_doubt_; }
 
   // Into slot 0 of this new store, what `old` (of the same model) has committed; false where `stop` ended it.
   // Then commit() with all slots 0.
@@ -178,6 +180,7 @@ class StateFile {
   Generation generation_;
   uint64_t newest_number_ = 0;  // that any file in the folder has
   std::string sync_failure_;
+  bool in_doubt_ = false;
   mutable std::atomic<int64_t> reread_count_ = 0;
 };
 

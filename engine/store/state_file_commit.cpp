@@ -236,9 +236,10 @@ void StateFile::make_durable(const Manifest& manifest) {
   try {
     write_manifest(manifest_folder_, manifest);
   } catch (const Error& error) {
-    // A full disk is found before the name appears, and may have room later. After anything else nobody knows
-    // which manifest is there.
-    if (error.kind() != ErrorKind::resource) sync_failure_ = error.what();
+    // Before the name appears, nothing has happened, and there may be room later. After it did, a power cut
+    // may take it back.
+    in_doubt_ = may_have_generation(manifest_folder_, manifest.number);
+    if (in_doubt_) sync_failure_ = error.what();
     throw;
   }
 }

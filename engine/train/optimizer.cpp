@@ -39,6 +39,13 @@ struct Optimizer::StepState {
   bool skip = false;
 };
 
+struct Optimizer::Save {
+  std::shared_ptr<std::exception_ptr> failure = std::make_shared<std::exception_ptr>();  // the lane's
+  std::vector<uint8_t> slots;
+  std::vector<BlockId> written;  // what of them is in the host tier
+  std::optional<gpu::Event> ended;
+};
+
 size_t Optimizer::waiting_arena_bytes(const TensorStore& store, const std::vector<DType>& dtypes) {
   return waiting_offsets(store, dtypes).back();
 }
@@ -227,6 +234,7 @@ void Optimizer::begin_update(double learning_rate, std::span<const BlockId> orde
                 decide(learning_rate);
               }});
   decided_ = lane_->record();
+  settle_save();
   if (stream_) begin_streaming(order);
   for (const BlockId block : order) {
     if (!offered_.at(static_cast<size_t>(block.value))) continue;
@@ -288,14 +296,15 @@ void Optimizer::begin_streaming(std::span<const BlockId> order) {
               }});
 }
 
-void Optimizer::run_update(const std::function<void()>& task) {
+void Optimizer::run_update(std::optional<BlockId> block, const std::function<void()>& task) {
   try {
     task();
   } catch (const std::exception& error) {  // shows one step later, so it says which
     const auto* known = dynamic_cast<const Error*>(&error);
-    throw Error(
-        known != nullptr ? known->kind() : ErrorKind::runtime,
-        "the update of optimizer step " + std::to_string(step_->applied_steps) + " failed: " + error.what());
+    const std::string whose = block ? "'" + store_.model().block(*block).name + "' in " : "";
+    throw Error(known != nullptr ? known->kind() : ErrorKind::runtime,
+                "the update of " + whose + "optimizer step " + std::to_string(step_->applied_steps) +
+                    " failed: " + error.what());
   }
 }
 
@@ -315,11 +324,11 @@ void Optimizer::update_block(BlockId block) {
     task.body = [this, block,
                  whole =
                      cpu_optim::SplitState{state.high, state.low, state.first_moment, state.second_moment}] {
-      run_update([&] { update_range(block, 0, whole, gradient(block)); });
+      run_update(block, [&] { update_range(block, 0, whole, gradient(block)); });
     };
   } else {
     touch(true, store_.disk_token(block), 1);
-    task.body = [this, block] { run_update([&] { stream_->finish_next(); }); };
+    task.body = [this, block] { run_update({}, [&] { stream_->finish_next(); }); };
   }
   lane_->run(std::move(task));
   store_.set_version(block, lane_->record());
@@ -341,7 +350,7 @@ void Optimizer::update_range(BlockId block, int64_t begin, const cpu_optim::Spli
 }
 
 // What the host tier has of the block joins its newest copy on disk, if it changed since it last did.
-void Optimizer::save_block(BlockId block) {
+void Optimizer::save_block(BlockId block, Save& save) {
   const size_t at = static_cast<size_t>(block.value);
   if (saved_[at] && saved_versions_[at] == store_.version(block)) return;
   saved_[at] = true;
@@ -357,20 +366,52 @@ void Optimizer::save_block(BlockId block) {
   for (const std::span<float> moment : {state.first_moment, state.second_moment}) {
     if (!moment.empty()) task.accesses.push_back(gpu::reads(moment.data(), moment.size_bytes()));
   }
-  task.body = [this, block, state, slot = store_.newest_slot(block)] { stream_->save(block, state, slot); };
+  task.body = [this, block, state, slot = store_.newest_slot(block), failure = save.failure] {
+    if (*failure) return;
+    try {
+      stream_->save(block, state, slot);
+    } catch (const std::exception&) {
+      *failure = std::current_exception();
+    }
+  };
   lane_->run(std::move(task));
+  save.written.push_back(block);
 }
 
-gpu::Event Optimizer::save(GenerationFacts facts) {
+PendingSave Optimizer::save(GenerationFacts facts) {
   SLUICE_CHECK(stream_ != nullptr, "a generation needs a state file");
-  for (BlockId block{0}; block.value < store_.block_count(); ++block.value) save_block(block);
-  lane_->run({.name = "commit",
-              .accesses = {},
-              .body = [this, facts = std::move(facts), slots = store_.commit_slots()]() mutable {
-                facts.applied_step = step_->applied_steps;
-                store_.file()->commit(facts, slots);
-              }});
-  return lane_->record();
+  settle_save();
+  save_ = std::make_unique<Save>();
+  for (BlockId block{0}; block.value < store_.block_count(); ++block.value) save_block(block, *save_);
+  save_->slots = store_.newest_slots();
+  lane_->run(
+      {.name = "commit",
+       .accesses = {},
+       .body = [this, facts = std::move(facts), slots = save_->slots, failure = save_->failure]() mutable {
+         if (*failure) return;
+         facts.applied_step = step_->applied_steps;
+         try {
+           store_.file()->commit(facts, slots);
+         } catch (const std::exception&) {
+           if (store_.file()->in_doubt()) throw;
+           *failure = std::current_exception();
+         }
+       }});
+  save_->ended = lane_->record();
+  return {*save_->ended, save_->failure};
+}
+
+// The lane has come to the save's end by the time that a step's norm is there, so waiting costs nothing.
+void Optimizer::settle_save() {
+  if (!save_) return;
+  const std::unique_ptr<Save> save = std::move(save_);
+  try {
+    save->ended->wait();
+  } catch (const std::exception&) {
+    return;  // nothing runs on this lane any more, and report() says why
+  }
+  if (!*save->failure) return store_.set_committed(std::move(save->slots));
+  for (const BlockId block : save->written) saved_[static_cast<size_t>(block.value)] = false;
 }
 
 void Optimizer::attach(const IoQueueFactory& make_queue) {

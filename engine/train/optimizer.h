@@ -11,6 +11,7 @@
 #include "engine/memory/slot_ring.h"
 #include "engine/memory/tensor_store.h"
 #include "engine/schedule/plan.h"
+#include "engine/train/pending_save.h"
 #include "engine/train/state_stream.h"
 #include "gpu/device.h"
 
@@ -81,9 +82,11 @@ class Optimizer {
   // Every gradient of the step has been offered; blocks without one keep their state. Updates run in the
   // order given, which must name each offered block once; TensorStore::version_ready is set for each.
   void begin_update(double learning_rate, std::span<const BlockId> order);
-  // What the last begin_update leaves becomes a generation, in the background: done, durably, after the
-  // event. facts.applied_step is filled in.
-  gpu::Event save(GenerationFacts facts);
+  // What the last begin_update leaves becomes a generation, in the background. facts.applied_step is filled
+  // in. A save that fails stops nothing, except where nobody knows which generation would be found: then the
+  // lane ends there, so that both stay whole. The next save or begin_update waits for its end, for which
+  // copies on disk may be written depends on how it went.
+  PendingSave save(GenerationFacts facts);
   // The store has been given a file.
   void attach(const IoQueueFactory& make_queue);
   // Continues from the store's committed generation, which has been loaded.
@@ -109,9 +112,11 @@ class Optimizer {
   void update_block(BlockId block);
   bool streams(BlockId block) const;
   StreamedBlock streamed(BlockId block);
-  void save_block(BlockId block);
-  // A part of the update; its errors say of which step.
-  void run_update(const std::function<void()>& task);
+  struct Save;
+  void save_block(BlockId block, Save& save);
+  void settle_save();
+  // A part of the update; its errors say of which step, and of which block where only one can be meant.
+  void run_update(std::optional<BlockId> block, const std::function<void()>& task);
   // Of the elements from `begin` on of the block's logical index.
   void update_range(BlockId block, int64_t begin, const cpu_optim::SplitState& state,
                     const cpu_optim::FloatView& gradient);
@@ -133,6 +138,7 @@ class Optimizer {
   std::vector<int> gradient_slots_;       // this step, by block on disk
   std::vector<uint64_t> saved_versions_;  // by block; what is in the host tier and on disk alike
   std::vector<bool> saved_;
+  std::unique_ptr<Save> save_;  // the last, whose outcome has not been looked at
   std::unique_ptr<StateStream> stream_;
   std::vector<bool> offered_;      // this step, by block; the trainer's thread
   std::vector<bool> before_rows_;  // rows are still to come

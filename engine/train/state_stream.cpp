@@ -165,7 +165,9 @@ void StateStream::save(BlockId block, const BlockState& resident, int slot) {
   add(Section::frozen, resident.frozen);
   add(Section::first_moment, resident.first_moment);
   add(Section::second_moment, resident.second_moment);
-  write_now(found);
+  // Not among the transfers of updates: a save that fails leaves nothing of itself there.
+  file_.write_pieces(*second_queue_, found);
+  for (const StatePiece& piece : found) written_bytes_ += piece.size_bytes;
 }
 
 void StateStream::write_now(std::span<const StatePiece> pieces) {

@@ -51,7 +51,8 @@ class StateStream {
 
   // The block's gradient, which lies in memory as its logical index, goes to disk.
   void write_gradient(BlockId block, const std::byte* gradient, size_t size_bytes);
-  // What is in the host tier of a block goes to its copy `slot` on disk (a generation is being made).
+  // What is in the host tier of a block goes to its copy `slot` on disk (a generation is being made). May
+  // fail and be asked again.
   void save(BlockId block, const BlockState& resident, int slot);
 
   size_t read_bytes() const { return read_bytes_; }
