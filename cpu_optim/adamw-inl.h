@@ -27,22 +27,49 @@ namespace HWY_NAMESPACE {
 struct Element {  // one fp32 vector of each
   FloatVec w, m, v;
 };
+struct ElementPair {
+  Element first, second;
+};
+struct FloatPair {
+  FloatVec first, second;
+};
+
+// AdamStep in registers; a memory operand would be loaded anew after every store.
+struct StepVecs {
+  explicit HWY_INLINE StepVecs(const AdamStep& step)
+      : gradient_scale(hn::Set(FloatTag(), step.gradient_scale)),
+        l2(hn::Set(FloatTag(), step.l2)),
+        beta1(hn::Set(FloatTag(), step.beta1)),
+        gradient_share1(hn::Set(FloatTag(), step.gradient_share1)),
+        beta2(hn::Set(FloatTag(), step.beta2)),
+        gradient_share2(hn::Set(FloatTag(), step.gradient_share2)),
+        v_correction(hn::Set(FloatTag(), step.v_correction)),
+        epsilon(hn::Set(FloatTag(), step.epsilon)),
+        decay(hn::Set(FloatTag(), step.decay)),
+        step_size(hn::Set(FloatTag(), step.step_size)) {}
+
+  FloatVec gradient_scale, l2, beta1, gradient_share1, beta2, gradient_share2, v_correction, epsilon, decay,
+      step_size;
+};
 
 // The order of operations is the contract in adamw.h. Mul and Add, never MulAdd: targets without a fused one
-// would round differently, and the loop waits for memory anyway.
-HWY_INLINE Element adam(Element old, FloatVec gradient, const AdamStep& step) {
-  const FloatTag d;
-  FloatVec g = hn::Mul(gradient, hn::Set(d, step.gradient_scale));
-  if (step.l2 != 0) g = hn::Add(g, hn::Mul(hn::Set(d, step.l2), old.w));
-  const FloatVec m =
-      hn::Add(hn::Mul(hn::Set(d, step.beta1), old.m), hn::Mul(hn::Set(d, step.gradient_share1), g));
-  const FloatVec g2 = hn::Mul(hn::Mul(hn::Set(d, step.gradient_share2), g), g);
-  const FloatVec v = hn::Add(hn::Mul(hn::Set(d, step.beta2), old.v), g2);
-  const FloatVec denominator =
-      hn::Add(hn::Mul(hn::Sqrt(v), hn::Set(d, step.v_correction)), hn::Set(d, step.epsilon));
-  const FloatVec decayed = hn::Mul(old.w, hn::Set(d, step.decay));
-  const FloatVec w = hn::Sub(decayed, hn::Div(hn::Mul(hn::Set(d, step.step_size), m), denominator));
+// would round differently.
+template <bool kL2>
+HWY_INLINE Element adam(Element old, FloatVec gradient, const StepVecs& step) {
+  FloatVec g = hn::Mul(gradient, step.gradient_scale);
+  if constexpr (kL2) g = hn::Add(g, hn::Mul(step.l2, old.w));
+  const FloatVec m = hn::Add(hn::Mul(step.beta1, old.m), hn::Mul(step.gradient_share1, g));
+  const FloatVec g2 = hn::Mul(hn::Mul(step.gradient_share2, g), g);
+  const FloatVec v = hn::Add(hn::Mul(step.beta2, old.v), g2);
+  const FloatVec denominator = hn::Add(hn::Mul(hn::Sqrt(v), step.v_correction), step.epsilon);
+  const FloatVec decayed = hn::Mul(old.w, step.decay);
+  const FloatVec w = hn::Sub(decayed, hn::Div(hn::Mul(step.step_size, m), denominator));
   return {w, m, v};
+}
+
+template <bool kL2>
+HWY_INLINE ElementPair adam(const ElementPair& old, FloatPair gradient, const StepVecs& step) {
+  return {adam<kL2>(old.first, gradient.first, step), adam<kL2>(old.second, gradient.second, step)};
 }
 
 // Elements between a load and its prefetch. Flat from 256 to 2048 (facts/optimizer.md).
@@ -64,19 +91,96 @@ void copy(const T* from, T* to, int64_t count) {
   std::memcpy(to, from, static_cast<size_t>(count) * sizeof(T));
 }
 
+// How a pair of vectors holds twice as many elements. Where there are fp32 streams one vector follows the
+// other.
+struct Consecutive {
+  static HWY_INLINE FloatPair load_bf16(const uint16_t* from) {
+    const auto lanes = hn::Lanes(FloatTag());
+    return {HWY_NAMESPACE::load_bf16(from), HWY_NAMESPACE::load_bf16(from + lanes)};
+  }
+  static HWY_INLINE FloatPair load_fp32(const float* from) {
+    const FloatTag d;
+    return {hn::LoadU(d, from), hn::LoadU(d, from + hn::Lanes(d))};
+  }
+  static HWY_INLINE FloatPair load_split(const uint16_t* high, const uint16_t* low) {
+    const auto lanes = hn::Lanes(FloatTag());
+    return {HWY_NAMESPACE::load_split(high, low), HWY_NAMESPACE::load_split(high + lanes, low + lanes)};
+  }
+  static HWY_INLINE void store_split(FloatPair masters, uint16_t* high, uint16_t* low) {
+    const BitsTag d;
+    store_high_words(round_half_up(masters.first), round_half_up(masters.second), high);
+    store_low_words(hn::BitCast(d, masters.first), hn::BitCast(d, masters.second), low);
+  }
+};
+
+// Where all streams have 16 bits, the even elements are in one vector and the odd ones in the other: as a
+// 32-bit lane in memory has them, so that nothing is shuffled.
+struct Alternating {
+  static HWY_INLINE BitsVec upper(BitsVec bits) { return hn::And(bits, hn::Set(BitsTag(), 0xffff0000u)); }
+  // The high words of two vectors.
+  static HWY_INLINE BitsVec joined(BitsVec even, BitsVec odd) {
+    return hn::Or(upper(odd), hn::ShiftRight<16>(even));
+  }
+  static HWY_INLINE FloatPair load_bf16(const uint16_t* from) {
+    const FloatTag d;
+    const BitsVec bits = load_lanes_at(from);
+    return {hn::BitCast(d, hn::ShiftLeft<16>(bits)), hn::BitCast(d, upper(bits))};
+  }
+  // A NaN loses its payload, to whose lower half a draw would be added.
+  static HWY_INLINE FloatPair load_fp32(const float* from) {
+    FloatPair pair;
+    hn::LoadInterleaved2(FloatTag(), from, pair.first, pair.second);
+    return {plain_nan(pair.first), plain_nan(pair.second)};
+  }
+  static HWY_INLINE FloatVec plain_nan(FloatVec value) {
+    const FloatTag d;
+    return hn::IfThenElse(hn::IsNaN(value), hn::BitCast(d, hn::Set(BitsTag(), 0x7fc00000u)), value);
+  }
+  static HWY_INLINE FloatPair load_split(const uint16_t* high, const uint16_t* low) {
+    const FloatTag d;
+    const BitsTag bits;
+    const hn::RebindToSigned<BitsTag> ints;
+    const BitsVec high_words = load_lanes_at(high);
+    const auto low_words = hn::BitCast(ints, load_lanes_at(low));
+    const BitsVec even_low = hn::BitCast(bits, hn::ShiftRight<16>(hn::ShiftLeft<16>(low_words)));
+    const BitsVec odd_low = hn::BitCast(bits, hn::ShiftRight<16>(low_words));
+    return {hn::BitCast(d, hn::Add(hn::ShiftLeft<16>(high_words), even_low)),
+            hn::BitCast(d, hn::Add(upper(high_words), odd_low))};
+  }
+  static HWY_INLINE void store_split(FloatPair masters, uint16_t* high, uint16_t* low) {
+    const BitsTag d;
+    const BitsVec even = hn::BitCast(d, masters.first), odd = hn::BitCast(d, masters.second);
+    store_lanes_at(joined(round_half_up(masters.first), round_half_up(masters.second)), high);
+    store_lanes_at(hn::Or(hn::And(even, hn::Set(d, 0xffffu)), hn::ShiftLeft<16>(odd)), low);
+  }
+  // round_stochastically of rounding.h.
+  static HWY_INLINE void store_rounded(FloatPair values, BitsVec draws, uint16_t* to) {
+    const BitsTag d;
+    const BitsVec even = hn::Add(hn::BitCast(d, values.first), hn::ShiftRight<16>(draws));
+    const BitsVec odd = hn::Add(hn::BitCast(d, values.second), hn::And(draws, hn::Set(d, 0xffffu)));
+    store_lanes_at(joined(even, odd), to);
+  }
+};
+
 // Gradients and formats name their streams, so that a range's ends are handled once (update_partial).
 
 struct Bf16Gradient {
   const uint16_t* values;
 
-  HWY_INLINE FloatVec load(int64_t i) const { return load_bf16(values + i); }
+  template <class Order>
+  HWY_INLINE FloatPair load(int64_t i) const {
+    return Order::load_bf16(values + i);
+  }
   HWY_INLINE void prefetch_at(int64_t i) const { prefetch(values, i); }
 };
 
 struct Fp32Gradient {
   const float* values;
 
-  HWY_INLINE FloatVec load(int64_t i) const { return hn::LoadU(FloatTag(), values + i); }
+  template <class Order>
+  HWY_INLINE FloatPair load(int64_t i) const {
+    return Order::load_fp32(values + i);
+  }
   HWY_INLINE void prefetch_at(int64_t i) const { prefetch(values, i); }
 };
 
@@ -84,11 +188,13 @@ struct SplitWeight {
   uint16_t* high;
   uint16_t* low;  // of int16
 
-  HWY_INLINE FloatVec load(int64_t i) const { return load_split(high + i, low + i); }
-  HWY_INLINE void store_pair(int64_t i, FloatVec first, FloatVec second, const DrawVecs&) const {
-    const BitsTag bits;
-    store_high_words(round_half_up(first), round_half_up(second), high + i);
-    store_low_words(hn::BitCast(bits, first), hn::BitCast(bits, second), low + i);
+  template <class Order>
+  HWY_INLINE FloatPair load(int64_t i) const {
+    return Order::load_split(high + i, low + i);
+  }
+  template <class Order>
+  HWY_INLINE void store(int64_t i, FloatPair weights, const DrawVecs&) const {
+    Order::store_split(weights, high + i, low + i);
   }
   HWY_INLINE void prefetch_at(int64_t i) const {
     prefetch(high, i);
@@ -106,13 +212,17 @@ struct MasterWeight {
   float* master;
   uint16_t* weight;
 
-  HWY_INLINE FloatVec load(int64_t i) const { return hn::LoadU(FloatTag(), master + i); }
+  template <class Order>
+  HWY_INLINE FloatPair load(int64_t i) const {
+    return Order::load_fp32(master + i);
+  }
   // The weight alone is written and not read: stored past the cache, it need not be fetched first.
-  HWY_INLINE void store_pair(int64_t i, FloatVec first, FloatVec second, const DrawVecs&) const {
+  template <class Order>
+  HWY_INLINE void store(int64_t i, FloatPair weights, const DrawVecs&) const {
     const FloatTag d;
-    hn::StoreU(first, d, master + i);
-    hn::StoreU(second, d, master + i + static_cast<int64_t>(hn::Lanes(d)));
-    stream_high_words(round_half_up(first), round_half_up(second), weight + i);
+    hn::StoreU(weights.first, d, master + i);
+    hn::StoreU(weights.second, d, master + i + static_cast<int64_t>(hn::Lanes(d)));
+    stream_high_words(round_half_up(weights.first), round_half_up(weights.second), weight + i);
   }
   HWY_INLINE void prefetch_at(int64_t i) const { prefetch(master, i); }
   // Elements before the first that Stream takes.
@@ -131,9 +241,13 @@ struct MasterWeight {
 struct RoundedWeight {
   uint16_t* weight;
 
-  HWY_INLINE FloatVec load(int64_t i) const { return load_bf16(weight + i); }
-  HWY_INLINE void store_pair(int64_t i, FloatVec first, FloatVec second, const DrawVecs& draws) const {
-    store_rounded(first, second, draws.weight, weight + i);
+  template <class Order>
+  HWY_INLINE FloatPair load(int64_t i) const {
+    return Order::load_bf16(weight + i);
+  }
+  template <class Order>
+  HWY_INLINE void store(int64_t i, FloatPair weights, const DrawVecs& draws) const {
+    Order::store_rounded(weights, draws.weight, weight + i);
   }
   HWY_INLINE void prefetch_at(int64_t i) const { prefetch(weight, i); }
   int64_t unaligned_head() const { return 0; }
@@ -144,19 +258,20 @@ struct RoundedWeight {
 };
 
 struct Fp32Moments {
+  using Order = Consecutive;
   static constexpr bool kStochastic = false;
   float* m;
   float* v;
 
-  HWY_INLINE FloatVec load_m(int64_t i) const { return hn::LoadU(FloatTag(), m + i); }
-  HWY_INLINE FloatVec load_v(int64_t i) const { return hn::LoadU(FloatTag(), v + i); }
-  HWY_INLINE void store_pair(int64_t i, const Element& first, const Element& second, const DrawVecs&) const {
+  HWY_INLINE FloatPair load_m(int64_t i) const { return Order::load_fp32(m + i); }
+  HWY_INLINE FloatPair load_v(int64_t i) const { return Order::load_fp32(v + i); }
+  HWY_INLINE void store(int64_t i, const ElementPair& pair, const DrawVecs&) const {
     const FloatTag d;
     const int64_t next = i + static_cast<int64_t>(hn::Lanes(d));
-    hn::StoreU(first.m, d, m + i);
-    hn::StoreU(second.m, d, m + next);
-    hn::StoreU(first.v, d, v + i);
-    hn::StoreU(second.v, d, v + next);
+    hn::StoreU(pair.first.m, d, m + i);
+    hn::StoreU(pair.second.m, d, m + next);
+    hn::StoreU(pair.first.v, d, v + i);
+    hn::StoreU(pair.second.v, d, v + next);
   }
   HWY_INLINE void prefetch_at(int64_t i) const {
     prefetch(m, i);
@@ -170,16 +285,16 @@ struct Fp32Moments {
 };
 
 struct Bf16Moments {
+  using Order = Alternating;
   static constexpr bool kStochastic = true;
   uint16_t* m;
   uint16_t* v;
 
-  HWY_INLINE FloatVec load_m(int64_t i) const { return load_bf16(m + i); }
-  HWY_INLINE FloatVec load_v(int64_t i) const { return load_bf16(v + i); }
-  HWY_INLINE void store_pair(int64_t i, const Element& first, const Element& second,
-                             const DrawVecs& draws) const {
-    store_rounded(first.m, second.m, draws.first_moment, m + i);
-    store_rounded(first.v, second.v, draws.second_moment, v + i);
+  HWY_INLINE FloatPair load_m(int64_t i) const { return Order::load_bf16(m + i); }
+  HWY_INLINE FloatPair load_v(int64_t i) const { return Order::load_bf16(v + i); }
+  HWY_INLINE void store(int64_t i, const ElementPair& pair, const DrawVecs& draws) const {
+    Order::store_rounded({pair.first.m, pair.second.m}, draws.first_moment, m + i);
+    Order::store_rounded({pair.first.v, pair.second.v}, draws.second_moment, v + i);
   }
   HWY_INLINE void prefetch_at(int64_t i) const {
     prefetch(m, i);
@@ -194,14 +309,18 @@ struct Bf16Moments {
 
 template <class Weight, class Moments>
 struct Format {
+  using Order = typename Moments::Order;
   Weight weight;
   Moments moments;
 
-  HWY_INLINE Element load(int64_t i) const { return {weight.load(i), moments.load_m(i), moments.load_v(i)}; }
-  HWY_INLINE void store_pair(int64_t i, const Element& first, const Element& second,
-                             const DrawVecs& draws) const {
-    weight.store_pair(i, first.w, second.w, draws);
-    moments.store_pair(i, first, second, draws);
+  HWY_INLINE ElementPair load(int64_t i) const {
+    const FloatPair w = weight.template load<Order>(i);
+    const FloatPair m = moments.load_m(i), v = moments.load_v(i);
+    return {{w.first, m.first, v.first}, {w.second, m.second, v.second}};
+  }
+  HWY_INLINE void store(int64_t i, const ElementPair& pair, const DrawVecs& draws) const {
+    weight.template store<Order>(i, {pair.first.w, pair.second.w}, draws);
+    moments.store(i, pair, draws);
   }
   HWY_INLINE void prefetch_at(int64_t i) const {
     weight.prefetch_at(i);
@@ -234,29 +353,28 @@ struct alignas(64) PairBuffer {
 
 // What all pairs of a range share. `first_element` is the index in the model of the range's first one.
 struct RangeStep {
-  const AdamStep& step;
+  StepVecs step;
   RandomKeys keys;
   uint64_t first_element;
 };
 
-template <class Weight, class Moments, class Gradient>
+template <bool kL2, class Weight, class Moments, class Gradient>
 HWY_INLINE void update_pair(const Format<Weight, Moments>& format, const Gradient& gradient, int64_t i,
                             const RangeStep& range) {
-  const int64_t next = i + static_cast<int64_t>(hn::Lanes(FloatTag()));
-  const Element first = adam(format.load(i), gradient.load(i), range.step);
-  const Element second = adam(format.load(next), gradient.load(next), range.step);
+  using Order = typename Moments::Order;
+  const ElementPair pair = adam<kL2>(format.load(i), gradient.template load<Order>(i), range.step);
   DrawVecs draws{};
-  if (Moments::kStochastic) {
+  if constexpr (Moments::kStochastic) {
     draws = draws_of(hash_of(range.keys, range.first_element + static_cast<uint64_t>(i)));
   }
-  format.store_pair(i, first, second, draws);
+  format.store(i, pair, draws);
 }
 
 // Fewer elements than a pair of vectors: through padded buffers and the same code, so the bits are the same.
-// Draws begin at an element with an even index: an odd one has an unused one before it.
-template <class Weight, class Moments, class Gradient>
-void update_partial(const Format<Weight, Moments>& format, const Gradient& gradient, int64_t begin,
-                    int64_t count, const RangeStep& range) {
+// Draws begin at an even element: an odd one has an unused one before it.
+template <bool kL2, class Weight, class Moments, class Gradient>
+HWY_NOINLINE void update_partial(const Format<Weight, Moments>& format, const Gradient& gradient,
+                                 int64_t begin, int64_t count, const RangeStep& range) {
   PairBuffer buffer;
   Format<Weight, Moments> padded;
   buffer.assign(padded.weight);
@@ -268,28 +386,29 @@ void update_partial(const Format<Weight, Moments>& format, const Gradient& gradi
       reinterpret_cast<std::remove_const_t<std::remove_pointer_t<decltype(gradient.values)>>*>(
           buffer.gradient);
   copy(gradient.values + begin, padded_gradient + lead, count);
-  update_pair(padded, Gradient{padded_gradient}, 0,
-              RangeStep{range.step, range.keys, first_element - static_cast<uint64_t>(lead)});
+  update_pair<kL2>(padded, Gradient{padded_gradient}, 0,
+                   RangeStep{range.step, range.keys, first_element - static_cast<uint64_t>(lead)});
   format.for_each_stream(padded, [&](auto* to, const auto* from) { copy(from + lead, to + begin, count); });
 }
 
-template <class Weight, class Moments, class Gradient>
-void update_range(const Format<Weight, Moments>& format, const Gradient& gradient, int64_t size,
-                  const RangeStep& range) {
+// Arguments by value: the loop's stores cannot change what has no address.
+template <bool kL2, class Weight, class Moments, class Gradient>
+void update_range(const Format<Weight, Moments> format, const Gradient gradient, int64_t size,
+                  const RangeStep range) {
   const auto pair = static_cast<int64_t>(2 * hn::Lanes(FloatTag()));
   const auto head =
       Moments::kStochastic ? static_cast<int64_t>(range.first_element % 2) : format.weight.unaligned_head();
   int64_t i = std::min(size, head);
-  if (i > 0) update_partial(format, gradient, 0, i, range);
+  if (i > 0) update_partial<kL2>(format, gradient, 0, i, range);
   for (; size - i >= kBlock; i += kBlock) {
     format.prefetch_at(i + kPrefetchDistance);
     gradient.prefetch_at(i + kPrefetchDistance);
     for (int64_t in_block = 0; in_block < kBlock; in_block += pair) {
-      update_pair(format, gradient, i + in_block, range);
+      update_pair<kL2>(format, gradient, i + in_block, range);
     }
   }
-  for (; size - i >= pair; i += pair) update_pair(format, gradient, i, range);
-  if (i < size) update_partial(format, gradient, i, size - i, range);
+  for (; size - i >= pair; i += pair) update_pair<kL2>(format, gradient, i, range);
+  if (i < size) update_partial<kL2>(format, gradient, i, size - i, range);
   hwy::FlushStream();  // streamed stores are visible to whoever is told that the range is done
 }
 

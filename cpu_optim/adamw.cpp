@@ -22,27 +22,35 @@ T* values(std::byte* stream) {
 }
 
 // All elements have the same random keys.
-template <class Gradient>
-void update_states(const StateSpan& state, const Gradient& gradient, const AdamStep& step) {
-  const RangeStep range{step, RandomKeys(step.random_key, state.first_element), state.first_element};
+template <bool kL2, class Gradient>
+void update_states(const StateSpan& state, Gradient gradient, const AdamStep& step) {
+  const RangeStep range{StepVecs(step), RandomKeys(step.random_key, state.first_element),
+                        state.first_element};
+  const int64_t size = state.size;
   uint16_t* weight = words(state.weight);
   const SplitWeight split{weight, values<uint16_t>(state.low)};
   const Fp32Moments wide{values<float>(state.first_moment), values<float>(state.second_moment)};
   const Bf16Moments narrow{values<uint16_t>(state.first_moment), values<uint16_t>(state.second_moment)};
   switch (state.format) {
     case StateFormat::split:
-      return update_range(SplitFormat{split, wide}, gradient, state.size, range);
+      return update_range<kL2>(SplitFormat{split, wide}, gradient, size, range);
     case StateFormat::split_bf16:
-      return update_range(SplitBf16Format{split, narrow}, gradient, state.size, range);
+      return update_range<kL2>(SplitBf16Format{split, narrow}, gradient, size, range);
     case StateFormat::bf16:
-      return update_range(Bf16Format{RoundedWeight{weight}, narrow}, gradient, state.size, range);
+      return update_range<kL2>(Bf16Format{RoundedWeight{weight}, narrow}, gradient, size, range);
     case StateFormat::int8:
-      return update_int8(RoundedWeight{weight}, values<uint8_t>(state.first_moment),
-                         values<uint8_t>(state.second_moment), gradient, state.size, range);
+      return update_int8<kL2>(RoundedWeight{weight}, values<uint8_t>(state.first_moment),
+                              values<uint8_t>(state.second_moment), gradient, size, range);
     case StateFormat::fp32:
-      return update_range(Fp32Format{MasterWeight{values<float>(state.low), weight}, wide}, gradient,
-                          state.size, range);
+      return update_range<kL2>(Fp32Format{MasterWeight{values<float>(state.low), weight}, wide}, gradient,
+                               size, range);
   }
+}
+
+template <class Gradient>
+void update_states(const StateSpan& state, Gradient gradient, const AdamStep& step) {
+  if (step.l2 != 0) return update_states<true>(state, gradient, step);
+  update_states<false>(state, gradient, step);
 }
 
 void update_span(const StateSpan& state, FloatView gradient, const AdamStep& step) {

@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu_optim {
 namespace HWY_NAMESPACE {
 
-// Of a pair of vectors of elements, as 16-bit words in their order.
+// A lane for an even element and the next.
 struct DrawVecs {
   BitsVec weight, first_moment, second_moment;
 };
@@ -26,12 +26,11 @@ HWY_INLINE DrawVecs draws_of(BitsVec hash) {
   return {hash, second, hn::Xor(hash, second)};
 }
 
-// Of the elements from one with an even index on, all under the same keys.
+// Of the elements from an even one on, all under the same keys.
 HWY_INLINE BitsVec hash_of(RandomKeys keys, uint64_t element) {
   const BitsTag d;
-  const BitsVec counter = hn::Iota(d, 0);
-  BitsVec hash =
-      hn::Xor(hn::Add(counter, hn::Set(d, static_cast<uint32_t>(element / 2))), hn::Set(d, keys.first));
+  const BitsVec counter = hn::Add(hn::Iota(d, 0), hn::Set(d, static_cast<uint32_t>(element / 2)));
+  BitsVec hash = hn::Xor(counter, hn::Set(d, keys.first));
   hash = hn::Mul(hn::Xor(hash, hn::ShiftRight<16>(hash)), hn::Set(d, kHashFactors[0]));
   hash = hn::Xor(hash, hn::Xor(hn::ShiftRight<15>(hash), hn::Set(d, keys.second)));
   hash = hn::Mul(hash, hn::Set(d, kHashFactors[1]));

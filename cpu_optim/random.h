@@ -3,8 +3,8 @@
 #include <cstdint>
 
 // What stochastic rounding draws: by counter, so that a draw is a function of seed, step and element, and the
-// same on every instruction set, chunk and thread. Two elements share a counter, as 16 bits are enough to
-// round an fp32 to bf16 exactly in proportion.
+// same on every instruction set, chunk and thread. An even element and the next share a counter: 16 bits are
+// enough to round an fp32 to bf16 exactly in proportion.
 //
 // A counter of 64 bits is hashed in 32: its upper half goes into the keys. The hash is Wellons' bijection
 // (github.com/skeeto/hash-prospector, constants of bias 0.107, public domain) with a key before each
@@ -31,7 +31,6 @@ inline constexpr uint64_t kKeyedElements = uint64_t{1} << 33;
 struct RandomKeys {
   uint32_t first = 0, second = 0;
 
-  // `random_key` is AdamStep's.
   RandomKeys(uint64_t random_key, uint64_t element) {
     const uint64_t bits = mixed(random_key + element / kKeyedElements);
     first = static_cast<uint32_t>(bits);
@@ -41,23 +40,28 @@ struct RandomKeys {
 
 inline constexpr uint32_t kHashFactors[] = {0x21f0aaadu, 0xd35a2d97u, 0x9e3779b1u};
 
-// One draw a stream, uniform over int16. Any two of the three are independent.
+// The random bits of one element, for each stream a word whose upper bits are an even element's and whose
+// lower bits an odd one's. Any two of the three words are independent.
 struct Draws {
-  int16_t weight, first_moment, second_moment;
+  uint32_t weight = 0, first_moment = 0, second_moment = 0;
+  bool odd = false;
+
+  // Uniform below 2^16, and below 2^20. The latter, of an even element and the next, share 8 bits, the lowest
+  // of one and the highest of the other: a correlation of 2^-12.
+  uint32_t bits16(uint32_t word) const { return odd ? word & 0xffff : word >> 16; }
+  uint32_t bits20(uint32_t word) const { return odd ? word & 0xfffff : word >> 12; }
 };
 
-// The definition; random-inl.h computes it by vectors.
+// The definition; random-inl.h computes it by vectors. `random_key` is AdamStep's.
 inline Draws draws(uint64_t random_key, uint64_t element) {
   const RandomKeys keys(random_key, element);
   uint32_t hash = static_cast<uint32_t>(element / 2) ^ keys.first;
   hash = (hash ^ (hash >> 16)) * kHashFactors[0];
   hash = (hash ^ (hash >> 15) ^ keys.second) * kHashFactors[1];
   hash ^= hash >> 15;
-  uint32_t second_hash = hash * kHashFactors[2];
-  second_hash ^= second_hash >> 16;
-  const int shift = element % 2 == 0 ? 0 : 16;
-  const auto word = [shift](uint32_t bits) { return static_cast<int16_t>(bits >> shift); };
-  return {word(hash), word(second_hash), word(hash ^ second_hash)};
+  uint32_t second = hash * kHashFactors[2];
+  second ^= second >> 16;
+  return {hash, second, hash ^ second, element % 2 != 0};
 }
 
 }  // namespace sluice::cpu_optim

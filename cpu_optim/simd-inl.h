@@ -8,7 +8,6 @@
 #define SLUICE_CPU_OPTIM_SIMD_INL_H
 #endif
 
-#include "cpu_optim/rounding.h"
 #include "engine/base/float_bits.h"
 #include "hwy/highway.h"
 
@@ -60,18 +59,6 @@ HWY_INLINE void store_high_words(BitsVec first, BitsVec second, uint16_t* to) {
 HWY_INLINE void stream_high_words(BitsVec first, BitsVec second, uint16_t* to) {
   store_high_words(first, second, to);
 }
-HWY_INLINE void store_rounded(FloatVec first, FloatVec second, BitsVec draws, uint16_t* to) {
-  to[0] = round_stochastically(first.raw, static_cast<int16_t>(draws.raw)).bits;
-  to[1] = round_stochastically(second.raw, static_cast<int16_t>(draws.raw >> 16)).bits;
-}
-HWY_INLINE void store_codes(BitsVec first, BitsVec second, BitsVec draws, uint8_t* to) {
-  const auto code = [](uint32_t steps, uint32_t draw) {
-    const bool up = static_cast<int32_t>(steps & 0xffff) + static_cast<int16_t>(draw) >= 0x8000;
-    return static_cast<uint8_t>((steps >> 16) + (up ? 1 : 0));
-  };
-  to[0] = code(first.raw, draws.raw);
-  to[1] = code(second.raw, draws.raw >> 16);
-}
 
 #else
 
@@ -90,42 +77,28 @@ HWY_INLINE void stream_high_words(BitsVec first, BitsVec second, uint16_t* to) {
   hn::Stream(hn::ConcatOdd(d, hn::BitCast(d, second), hn::BitCast(d, first)), d, to);
 }
 
-// The high words of two vectors, one more where low + draw >= 0x8000.
-struct RoundedWords {
-  hn::Vec<WordTag> down;
-  hn::Mask<hn::RebindToSigned<WordTag> > up;
-};
-HWY_INLINE RoundedWords round_words(BitsVec first, BitsVec second, BitsVec draws) {
-  const WordTag d;
-  const hn::RebindToSigned<WordTag> ds;
-  const auto low = hn::ConcatEven(d, hn::BitCast(d, second), hn::BitCast(d, first));
-  const auto threshold = hn::BitCast(ds, hn::Xor(low, hn::Set(d, 0x7fff)));  // 0x7fff - low, as a signed word
-  return {hn::ConcatOdd(d, hn::BitCast(d, second), hn::BitCast(d, first)),
-          hn::Gt(hn::BitCast(ds, draws), threshold)};
-}
-
-// round_stochastically of rounding.h.
-HWY_INLINE void store_rounded(FloatVec first, FloatVec second, BitsVec draws, uint16_t* to) {
-  const WordTag d;
-  const BitsTag bits;
-  const hn::RebindToSigned<WordTag> ds;
-  const RoundedWords words = round_words(hn::BitCast(bits, first), hn::BitCast(bits, second), draws);
-  const auto magnitude = hn::BitCast(ds, hn::And(words.down, hn::Set(d, 0x7fff)));
-  const auto up = hn::And(words.up, hn::Lt(magnitude, hn::Set(ds, 0x7f7f)));
-  hn::StoreU(hn::Sub(words.down, hn::BitCast(d, hn::VecFromMask(ds, up))), d, to);
-}
-
-// The codes of rounding.h from their whole part in the high word and the rest in the low one.
-HWY_INLINE void store_codes(BitsVec first, BitsVec second, BitsVec draws, uint8_t* to) {
-  const WordTag d;
-  const hn::RebindToSigned<WordTag> ds;
-  const hn::Rebind<uint8_t, WordTag> bytes;
-  const RoundedWords words = round_words(first, second, draws);
-  const auto codes = hn::Sub(words.down, hn::BitCast(d, hn::VecFromMask(ds, words.up)));
-  hn::StoreU(hn::DemoteTo(bytes, hn::BitCast(ds, codes)), bytes, to);
-}
-
 #endif
+
+// 32-bit lanes, the pointer being aligned to its element only.
+template <class T>
+HWY_INLINE BitsVec load_lanes_at(const T* from) {
+#if HWY_TARGET == HWY_SCALAR  // reads through a pointer of the lane's type
+  uint32_t bits;
+  __builtin_memcpy(&bits, from, sizeof bits);
+  return hn::Set(BitsTag(), bits);
+#else
+  return hn::LoadU(BitsTag(), reinterpret_cast<const uint32_t*>(from));
+#endif
+}
+template <class T>
+HWY_INLINE void store_lanes_at(BitsVec bits, T* to) {
+#if HWY_TARGET == HWY_SCALAR
+  const uint32_t lane = hn::GetLane(bits);
+  __builtin_memcpy(to, &lane, sizeof lane);
+#else
+  hn::StoreU(bits, BitsTag(), reinterpret_cast<uint32_t*>(to));
+#endif
+}
 
 // join of engine/base/float_bits.h.
 HWY_INLINE FloatVec load_split(const uint16_t* high, const uint16_t* low) {

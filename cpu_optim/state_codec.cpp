@@ -9,8 +9,6 @@
 namespace sluice::cpu_optim {
 namespace {
 
-constexpr int16_t kNearest = 0;  // the draw that rounds a half up
-
 template <class T>
 T load(const std::byte* stream, int64_t i) {
   T value;
@@ -50,18 +48,19 @@ void encode_weight(float value, const StateSpan& state, int64_t i) {
       return;
     case StateFormat::bf16:
     case StateFormat::int8:
-      state.weight[i] = round_stochastically(value, kNearest);
+      state.weight[i] = round_stochastically(value, kNearestBf16);
   }
 }
 
 using DecodeCode = float (*)(uint8_t code, float unit);
-using EncodeCode = uint8_t (*)(float value, float inverse_unit, int16_t draw);
+using EncodeCode = uint8_t (*)(float value, float two_over_unit, uint32_t draw);
 
 void decode_records(const std::byte* stream, DecodeCode decode_code, std::span<float> moment) {
   for (size_t i = 0; i < moment.size(); ++i) {
     const std::byte* record = stream + i / kInt8Block * kInt8RecordBytes;
     const float unit = load<float>(record + kInt8Block, 0);
-    moment[i] = decode_code(static_cast<uint8_t>(record[i % kInt8Block]), unit);
+    moment[i] =
+        decode_code(static_cast<uint8_t>(record[code_index(static_cast<int64_t>(i) % kInt8Block)]), unit);
   }
 }
 
@@ -73,7 +72,8 @@ void encode_record(std::span<const float> moment, int octaves, EncodeCode encode
   store(unit, record + kInt8Block, 0);
   if (!(unit > 0)) return;
   for (size_t i = 0; i < moment.size(); ++i) {
-    record[i] = static_cast<std::byte>(encode_code(moment[i], 1 / unit, kNearest));
+    const uint8_t code = encode_code(moment[i], twice_inverse(unit), kNearestCode);
+    record[code_index(static_cast<int64_t>(i))] = static_cast<std::byte>(code);
   }
 }
 
@@ -101,7 +101,7 @@ void encode_moment(StateFormat format, std::span<const float> moment, std::byte*
     if (has_wide_moments(format)) {
       store(moment[k], stream, i);
     } else {
-      store(round_stochastically(moment[k], kNearest), stream, i);
+      store(round_stochastically(moment[k], kNearestBf16), stream, i);
     }
   }
 }

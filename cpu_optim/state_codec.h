@@ -16,7 +16,7 @@ struct StateNumbers {
 // Exact. From int8 the second moment of an untouched element may come as unit / 16 (rounding.h).
 void decode(const StateSpan& state, const StateNumbers& numbers);
 
-// To the nearest number of the format, ties up in magnitude; finite numbers stay finite in 16 bits.
+// To the nearest number of the format, ties up in magnitude.
 void encode(const StateNumbers& numbers, const StateSpan& state);
 
 }  // namespace sluice::cpu_optim

@@ -6,6 +6,7 @@
 
 #include "cpu_optim/random.h"
 #include "cpu_optim/reference/adamw.h"
+#include "cpu_optim/rounding.h"
 
 namespace sluice::cpu_optim::reference {
 namespace {
@@ -18,8 +19,9 @@ std::span<T> stream_of(std::byte* stream, int64_t size) {
   return {reinterpret_cast<T*>(stream), static_cast<size_t>(size)};
 }
 
-bool goes_up(double remainder, int16_t draw) {
-  return std::floor(remainder * 0x1p16) + draw >= 0x1p15;
+// `draw` is uniform in [0, 1).
+bool goes_up(double remainder, double draw) {
+  return remainder + draw >= 1;
 }
 
 double master_of(const StateSpan& state, size_t i) {
@@ -29,7 +31,7 @@ double master_of(const StateSpan& state, size_t i) {
   return join(state.weight[i], stream_of<int16_t>(state.low, state.size)[i]);
 }
 
-void set_master(const StateSpan& state, size_t i, double value, int16_t draw) {
+void set_master(const StateSpan& state, size_t i, double value, double draw) {
   const SplitFloat halves = split(static_cast<float>(value));
   state.weight[i] = halves.high;
   if (state.format == StateFormat::fp32) {
@@ -48,7 +50,7 @@ std::vector<double> moment_of(const StateSpan& state, bool first) {
     if (state.format == StateFormat::int8) {
       const std::byte* record = stream + i / kInt8Block * kInt8RecordBytes;
       const float unit = *reinterpret_cast<const float*>(record + kInt8Block);
-      const int code = static_cast<int>(record[i % kInt8Block]);
+      const int code = static_cast<int>(record[code_index(static_cast<int64_t>(i) % kInt8Block)]);
       const double magnitude = decode(first ? code % 128 : code, unit, first ? kFirstOffset : kSecondOffset);
       moment[i] = first && code >= 128 ? -magnitude : magnitude;
     } else if (state.format == StateFormat::bf16 || state.format == StateFormat::split_bf16) {
@@ -61,7 +63,7 @@ std::vector<double> moment_of(const StateSpan& state, bool first) {
 }
 
 void set_records(const StateSpan& state, bool first, std::span<const double> moment,
-                 std::span<const int16_t> draws) {
+                 std::span<const double> draws) {
   std::byte* record = first ? state.first_moment : state.second_moment;
   for (size_t begin = 0; begin < moment.size(); begin += kInt8Block, record += kInt8RecordBytes) {
     const size_t count = std::min<size_t>(kInt8Block, moment.size() - begin);
@@ -70,14 +72,14 @@ void set_records(const StateSpan& state, bool first, std::span<const double> mom
     for (size_t i = 0; i < count; ++i) {
       const double value = moment[begin + i];
       const int code = encode(std::abs(value), unit, first ? kFirstOffset : kSecondOffset, draws[begin + i]);
-      record[i] =
+      record[code_index(static_cast<int64_t>(i))] =
           static_cast<std::byte>(code + (first && std::signbit(value) && !std::isnan(unit) ? 128 : 0));
     }
   }
 }
 
 void set_moment(const StateSpan& state, bool first, std::span<const double> moment,
-                std::span<const int16_t> draws) {
+                std::span<const double> draws) {
   if (state.format == StateFormat::int8) return set_records(state, first, moment, draws);
   std::byte* stream = first ? state.first_moment : state.second_moment;
   for (size_t i = 0; i < moment.size(); ++i) {
@@ -100,20 +102,19 @@ Numbers decode(const StateSpan& state) {
   return numbers;
 }
 
-double round_to_bf16(double value, int16_t draw) {
-  constexpr double kLargest = 0x1.fep127;
+double round_to_bf16(double value, double draw) {
   if (value == 0 || !std::isfinite(value)) return value;
   const double step = std::ldexp(1.0, std::max(std::ilogb(value), -126) - 7);
   const double magnitude = std::abs(value) / step;
   const double whole = std::floor(magnitude) + (goes_up(magnitude - std::floor(magnitude), draw) ? 1 : 0);
-  return std::copysign(std::min(whole * step, kLargest), value);
+  return std::copysign(whole * step, value);  // 2^128 is infinity as an fp32
 }
 
 double decode(int code, double unit, double offset) {
   return (std::ldexp(1 + (code % 8) / 8.0, code / 8) - offset) * unit;
 }
 
-int encode(double value, double unit, double offset, int16_t draw) {
+int encode(double value, double unit, double offset, double draw) {
   if (!(unit > 0)) return 0;
   const double shifted = std::max(value / unit + offset, 1.0);
   const int octave = std::ilogb(shifted);
@@ -140,12 +141,15 @@ void update(const StateSpan& state, std::span<const double> gradient, const Adam
   Numbers numbers = decode(state);
   update(numbers.w, numbers.m, numbers.v, gradient, options, step, gradient_scale);
   const uint64_t key = random_key_of(seed, step);
-  std::vector<int16_t> first_draws, second_draws;
+  std::vector<double> first_draws, second_draws;
   for (size_t i = 0; i < numbers.w.size(); ++i) {
     const Draws drawn = draws(key, state.first_element + i);
-    set_master(state, i, numbers.w[i], drawn.weight);
-    first_draws.push_back(drawn.first_moment);
-    second_draws.push_back(drawn.second_moment);
+    const auto draw = [&](uint32_t word) {
+      return state.format == StateFormat::int8 ? drawn.bits20(word) * 0x1p-20 : drawn.bits16(word) * 0x1p-16;
+    };
+    set_master(state, i, numbers.w[i], drawn.bits16(drawn.weight) * 0x1p-16);
+    first_draws.push_back(draw(drawn.first_moment));
+    second_draws.push_back(draw(drawn.second_moment));
   }
   set_moment(state, true, numbers.m, first_draws);
   set_moment(state, false, numbers.v, second_draws);

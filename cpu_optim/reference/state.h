@@ -16,10 +16,11 @@ struct Numbers {
 
 Numbers decode(const StateSpan& state);
 
-// A number of the format beside `value`, in [|result|, |result| + step) in magnitude where draw is low.
-double round_to_bf16(double value, int16_t draw);
+// `value` or, of the two numbers of the format that enclose it, one: the larger in magnitude if draw, which
+// is uniform in [0, 1), and the remainder reach 1.
+double round_to_bf16(double value, double draw);
 // The code of value / unit, and back. `offset` is 1 for the first moment and 15/16 for the second.
-int encode(double value, double unit, double offset, int16_t draw);
+int encode(double value, double unit, double offset, double draw);
 double decode(int code, double unit, double offset);
 // The scale of a record.
 double unit_of(std::span<const double> moment, int octaves);

@@ -21,7 +21,7 @@ const double kCorrelationBound = 5 / std::sqrt(static_cast<double>(kCount));
 template <class First, class Second>
 double correlation(const First& first, const Second& second) {
   double sum = 0;
-  for (int64_t i = 0; i < kCount; ++i) sum += (first(i) + 0.5) * (second(i) + 0.5);
+  for (int64_t i = 0; i < kCount; ++i) sum += (first(i) - 32767.5) * (second(i) - 32767.5);
   return sum / kCount / kVariance;
 }
 
@@ -31,11 +31,12 @@ TEST(Draws, AreUniformInEveryStream) {
   std::array<double, 3> sums{};
   for (uint64_t i = 0; i < static_cast<uint64_t>(kCount); ++i) {
     const Draws drawn = draws(key, i);
-    const int16_t streams[] = {drawn.weight, drawn.first_moment, drawn.second_moment};
+    const uint32_t streams[] = {drawn.bits16(drawn.weight), drawn.bits16(drawn.first_moment),
+                                drawn.bits16(drawn.second_moment)};
     for (size_t k = 0; k < 3; ++k) {
-      sums[k] += streams[k] + 0.5;
-      ++high[k][static_cast<size_t>((streams[k] + 32768) / 256)];
-      ++low[k][static_cast<size_t>((streams[k] + 32768) % 256)];
+      sums[k] += streams[k] - 32767.5;
+      ++high[k][streams[k] / 256];
+      ++low[k][streams[k] % 256];
     }
   }
   for (size_t k = 0; k < 3; ++k) {
@@ -53,10 +54,19 @@ TEST(Draws, AreUniformInEveryStream) {
 TEST(Draws, AreUncorrelated) {
   const uint64_t key = random_key_of(7, 100), next = random_key_of(7, 101), other = random_key_of(8, 100);
   const auto weight = [](uint64_t of, uint64_t shift) {
-    return [=](int64_t i) { return draws(of, static_cast<uint64_t>(i) + shift).weight; };
+    return [=](int64_t i) {
+      const Draws drawn = draws(of, static_cast<uint64_t>(i) + shift);
+      return drawn.bits16(drawn.weight);
+    };
   };
-  const auto first = [=](int64_t i) { return draws(key, static_cast<uint64_t>(i)).first_moment; };
-  const auto second = [=](int64_t i) { return draws(key, static_cast<uint64_t>(i)).second_moment; };
+  const auto first = [=](int64_t i) {
+    const Draws drawn = draws(key, static_cast<uint64_t>(i));
+    return drawn.bits16(drawn.first_moment);
+  };
+  const auto second = [=](int64_t i) {
+    const Draws drawn = draws(key, static_cast<uint64_t>(i));
+    return drawn.bits16(drawn.second_moment);
+  };
   EXPECT_NEAR(correlation(weight(key, 0), first), 0, kCorrelationBound);
   EXPECT_NEAR(correlation(weight(key, 0), second), 0, kCorrelationBound);
   EXPECT_NEAR(correlation(first, second), 0, kCorrelationBound);

@@ -10,11 +10,13 @@
 namespace sluice::cpu_optim {
 namespace {
 
+constexpr uint32_t kHighestBf16Draw = 0xffff, kHighestCodeDraw = 0xfffff;
+
 TEST(RoundStochastically, AgreesWithTheReference) {
   for (const float value : nasty_finite()) {
-    for (const int draw : {-32768, -32767, -1, 0, 1, 32766, 32767}) {
-      const auto drawn = static_cast<int16_t>(draw);
-      EXPECT_EQ(to_float(round_stochastically(value, drawn)), reference::round_to_bf16(value, drawn))
+    for (const uint32_t draw : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xfffeu, 0xffffu}) {
+      EXPECT_EQ(to_float(round_stochastically(value, draw)),
+                static_cast<float>(reference::round_to_bf16(value, draw * 0x1p-16)))
           << value << ", draw " << draw;
     }
   }
@@ -23,23 +25,23 @@ TEST(RoundStochastically, AgreesWithTheReference) {
 TEST(RoundStochastically, MeanOverAllDrawsIsTheNumber) {
   for (const float value : {1.0f, 1.001f, -0.3f, 0x1.fffffep-1f, 0x1.23p-130f}) {
     double sum = 0;
-    for (int draw = -32768; draw < 32768; ++draw) {
-      sum += to_float(round_stochastically(value, static_cast<int16_t>(draw)));
-    }
+    for (uint32_t draw = 0; draw <= kHighestBf16Draw; ++draw)
+      sum += to_float(round_stochastically(value, draw));
     EXPECT_EQ(sum / 65536, value);
   }
 }
 
 TEST(RoundStochastically, EndsOfTheRange) {
-  const float infinity = std::numeric_limits<float>::infinity();
-  for (const int16_t draw : {int16_t{-32768}, int16_t{32767}}) {
-    EXPECT_EQ(round_stochastically(std::numeric_limits<float>::max(), draw).bits, 0x7f7f);
-    EXPECT_EQ(round_stochastically(-std::numeric_limits<float>::max(), draw).bits, 0xff7f);
+  const float infinity = std::numeric_limits<float>::infinity(), largest = std::numeric_limits<float>::max();
+  EXPECT_EQ(round_stochastically(largest, 0).bits, 0x7f7f);
+  EXPECT_EQ(round_stochastically(-largest, 0).bits, 0xff7f);
+  EXPECT_EQ(round_stochastically(largest, kHighestBf16Draw).bits, 0x7f80);  // infinity
+  for (const uint32_t draw : {0u, kHighestBf16Draw}) {
     EXPECT_EQ(round_stochastically(infinity, draw).bits, 0x7f80);
     EXPECT_EQ(round_stochastically(-infinity, draw).bits, 0xff80);
-    EXPECT_TRUE(std::isnan(to_float(round_stochastically(std::bit_cast<float>(0x7fffffffu), draw))));
-    EXPECT_TRUE(std::isnan(to_float(round_stochastically(std::bit_cast<float>(0xffc0ffffu), draw))));
+    EXPECT_EQ(round_stochastically(std::bit_cast<float>(0x7fff0000u), draw).bits, 0x7fff);
     EXPECT_EQ(round_stochastically(-0.0f, draw).bits, 0x8000);
+    EXPECT_EQ(round_stochastically(to_float(BFloat16{0x7f7f}), draw).bits, 0x7f7f);
   }
 }
 
@@ -48,14 +50,14 @@ TEST(Codes, AllCodesRoundTrip) {
   for (int code = 0; code < 256; ++code) {
     const auto byte = static_cast<uint8_t>(code);
     const float first = decode_first_moment(byte, unit), second = decode_second_moment(byte, unit);
-    for (const int16_t draw : {int16_t{-32768}, int16_t{0}, int16_t{32767}}) {
-      EXPECT_EQ(encode_first_moment(first, 1 / unit, draw), code);
-      // Beyond 2^24 units the sum with 15/16 is rounded, to below the code.
+    for (const uint32_t draw : {0u, kNearestCode, kHighestCodeDraw}) {
+      EXPECT_EQ(encode_first_moment(first, twice_inverse(unit), draw), code);
+      // From 2^24 units on the sum with 15/16 is rounded, to below or above the code.
       if (code < 192) {
-        EXPECT_EQ(encode_second_moment(second, 1 / unit, draw), code);
+        EXPECT_EQ(encode_second_moment(second, twice_inverse(unit), draw), code);
       }
     }
-    EXPECT_EQ(encode_second_moment(second, 1 / unit, 0), code);
+    EXPECT_EQ(encode_second_moment(second, twice_inverse(unit), kNearestCode), code);
     EXPECT_EQ(std::abs(first), reference::decode(code % 128, unit, 1));
     EXPECT_EQ(second, static_cast<float>(reference::decode(code, unit, 0.9375)));
   }
@@ -64,14 +66,25 @@ TEST(Codes, AllCodesRoundTrip) {
 TEST(Codes, MeanOverAllDrawsIsTheNumber) {
   for (const float value : {0.0f, 0.01f, 0.13f, 0.9f, 1.0f, 3.7f, 1000.3f, 60000.0f}) {
     double first = 0, second = 0;
-    for (int draw = -32768; draw < 32768; ++draw) {
-      const auto drawn = static_cast<int16_t>(draw);
-      first += decode_first_moment(encode_first_moment(-value, 1, drawn), 1);
-      second += decode_second_moment(encode_second_moment(value, 1, drawn), 1);
+    for (uint32_t draw = 0; draw <= kHighestCodeDraw; ++draw) {
+      first += decode_first_moment(encode_first_moment(-value, twice_inverse(1), draw), 1);
+      second += decode_second_moment(encode_second_moment(value, twice_inverse(1), draw), 1);
     }
-    // 2^-16 of a step, which is at most 1/8 of value + 1.
-    EXPECT_NEAR(first / 65536, -value, 0x1p-19 * (value + 1));
-    EXPECT_NEAR(second / 65536, std::max(value, 0.0625f), 0x1p-19 * (value + 1));
+    // The sum with the offset is rounded once, to within 2^-24.
+    EXPECT_NEAR(first / 0x1p20, -value, 0x1p-23 * (value + 1));
+    EXPECT_NEAR(second / 0x1p20, std::max(value, 0.0625f), 0x1p-23 * (value + 1));
+  }
+}
+
+TEST(CodeIndex, IsAPermutationThatKeepsPairsOfALane) {
+  std::vector<bool> seen(kInt8Block);
+  for (int64_t i = 0; i < kInt8Block; ++i) {
+    const auto at = static_cast<size_t>(code_index(i));
+    EXPECT_FALSE(seen.at(at));
+    seen.at(at) = true;
+    if (i % 2 == 0) {
+      EXPECT_EQ(code_index(i + 1), code_index(i) + 1);
+    }
   }
 }
 
