@@ -18,18 +18,13 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <future>
 #include <iterator>
 #include <optional>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
-#include "apps/finetune/runtime.h"
-#include "apps/finetune/trainer.h"
-#include "bench/support/train_workload.h"
+#include "bench/support/trial_run.h"
 #include "engine/base/math.h"
-#include "gpu/timed/timed_device.h"
 #include "io/aligned_buffer.h"
 #include "io/make_io_queue.h"
 
@@ -38,56 +33,17 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-using finetune::Trainer;
-using finetune::TrainerOptions;
-
 constexpr int kTimedSteps = 3;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-// A folder of our own beside the others on the drive, gone at the end.
-class Folder {
- public:
-  explicit Folder(const fs::path& parent)
-      : path_(parent / ("bench_offload_step." + std::to_string(::getpid()))) {
-    fs::create_directories(path_);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 struct Arguments {
   DType dtype = DType::bf16;
   fs::path folder = fs::current_path();
   int64_t tokens = 0;  // of a step; 0: to be chosen
   std::optional<gpu::GpuModel> gpu;
-};
-
-IoQueueFactory queues() {
-  return [] { return make_io_queue({}, nullptr); };
-}
-
-struct Measured {
-  std::vector<double> losses;
-  uint64_t state_hash = 0;
-  double step_seconds = 0;  // median, the update of the step before included
-  double least_seconds = 0;
-  double forward_seconds = 0;  // median, until the layers' forward pass has ended
 };
 
 // What a step moves from and to the drives.
@@ -97,34 +53,21 @@ struct Traffic {
   size_t update_bytes = 0;  // of both, by the update
 };
 
-// When an event was reached, as seen by a thread of its own.
-std::future<Clock::time_point> time_of(const gpu::Event& event) {
-  return std::async(std::launch::async, [event] {
-    event.wait();
-    return Clock::now();
-  });
-}
-
-TrainerOptions options_for(const Arguments& arguments, const Workload& workload, bool on_disk) {
-  TrainerOptions options = trainer_options(arguments.dtype, workload);
-  if (arguments.gpu && arguments.gpu->memory_bytes > 0)
-    options.device_limit_bytes = arguments.gpu->memory_bytes;
-  if (on_disk) {
-    options.disk = true;
-    options.spill = Spill::everything;
-    options.make_queue = queues();
-  }
+TrialOptions trial(const Arguments& arguments, const Workload& workload, bool on_disk) {
+  TrialOptions options{.dtype = arguments.dtype, .workload = workload, .gpu = arguments.gpu};
+  if (on_disk) options.folder = arguments.folder;
   return options;
 }
 
 Traffic everything_on_disk(const Arguments& arguments, const Workload& workload) {
   const finetune::Runtime runtime = finetune::make_runtime({});
-  const ModelConfig config = smollm2(30);
-  const TrainerOptions options = options_for(arguments, workload, true);
-  const Plan plan = Trainer::plan(*runtime.device, config, options);
+  const TrialOptions everything = trial(arguments, workload, true);
+  const ModelConfig config = model_config(everything);
+  const finetune::TrainerOptions options = trainer_options(everything);
+  const Plan plan = finetune::Trainer::plan(*runtime.device, config, options);
   Traffic traffic{.read_bytes = plan.disk_read_bytes_per_walk,
                   .written_bytes = plan.disk_write_bytes_per_walk};
-  const StateLayout states = Trainer::state_layout(config, options);
+  const StateLayout states = finetune::Trainer::state_layout(config, options);
   for (BlockId block{0}; block.value < states.block_count(); ++block.value) {
     const BlockHome& home = plan.home(block);
     const auto add = [&](Section section, Tier tier, size_t times) {
@@ -139,57 +82,23 @@ Traffic everything_on_disk(const Arguments& arguments, const Workload& workload)
   return traffic;
 }
 
-// One untimed step and so many timed ones, each with the update of the step before.
+struct Measured : TrialRun::Medians {
+  uint64_t state_hash = 0;
+};
+
 Measured train(const Arguments& arguments, const Workload& workload, bool on_disk, int timed_steps) {
-  finetune::Runtime runtime = finetune::make_runtime({});
-  const ModelConfig config = smollm2(30);
-  TrainerOptions options = options_for(arguments, workload, on_disk);
-  std::optional<Folder> folder;
-  FolderLocks locks;
-  std::unique_ptr<StateFile> file;
-  if (on_disk) {
-    folder.emplace(arguments.folder);
-    const std::unique_ptr<IoQueue> queue = options.make_queue();
-    file = StateFile::create({.drives = {{folder->path() / "drive", 1}},
-                              .manifest_folder = folder->path() / "state",
-                              .identity = {}},
-                             Trainer::state_layout(config, options), locks, {.queue = *queue});
-    options.state_file = file.get();
-  }
-  Measured measured;
   finetune::PeakMemory peak;
-  std::unique_ptr<gpu::TimedDevice> timed;
-  if (arguments.gpu) timed = gpu::make_timed_device(*runtime.device, {.model = *arguments.gpu});
-  gpu::Device& device = timed ? static_cast<gpu::Device&>(*timed) : *runtime.device;
-  Trainer trainer(device, *runtime.pool, config, options);
-  fill_weights(trainer.engine().store());
-  const std::vector<finetune::MicroBatch> batches = random_batches(workload, config.vocab_size);
-  std::vector<double> seconds, forward_seconds;
-  std::future<Clock::time_point> forward_end;
-  trainer.observe_phases([&](Phase ended, const gpu::Event& end) {
-    if (ended == Phase::forward) forward_end = time_of(end);
-  });
-  for (int step = 0; step < 1 + timed_steps; ++step) {
-    const Clock::time_point begin = Clock::now();
-    measured.losses.push_back(trainer.step(batches, 1e-4).loss);
-    const double all = seconds_since(begin);
-    const double forward = std::chrono::duration<double>(forward_end.get() - begin).count();
-    std::printf("    step %d: loss %.5f, forward %.3f s, all %.3f s\n", step, measured.losses.back(), forward,
-                all);
-    if (step == 0) continue;
-    seconds.push_back(all);
-    forward_seconds.push_back(forward);
-  }
-  measured.step_seconds = median(seconds);
-  measured.least_seconds = std::ranges::min(seconds);
-  measured.forward_seconds = median(forward_seconds);
-  const Plan& plan = trainer.engine().plan();
+  TrialRun run(trial(arguments, workload, on_disk));
+  Measured measured{run.steps(timed_steps), 0};
+  const Plan& plan = run.trainer().engine().plan();
   const auto gigabytes = [](size_t bytes) { return static_cast<double>(bytes) * 1e-9; };
-  std::printf("    peak %.2f GB, planned device %.2f, host %.2f; a step reads %.2f GB and writes %.2f\n",
-              gigabytes(peak.bytes()), gigabytes(plan.peak_bytes(Tier::device)),
-              gigabytes(plan.peak_bytes(Tier::host)), gigabytes(plan.disk_read_bytes_per_walk),
-              gigabytes(plan.disk_write_bytes_per_walk));
-  measured.state_hash = trainer.engine().state_hash();
+  std::printf(
+      "    step %.3f s, forward %.3f; peak %.2f GB, planned device %.2f, host %.2f; reads %.2f GB, writes "
+      "%.2f\n",
+      measured.seconds, measured.forward_seconds, gigabytes(peak.bytes()),
+      gigabytes(plan.peak_bytes(Tier::device)), gigabytes(plan.peak_bytes(Tier::host)),
+      gigabytes(plan.disk_read_bytes_per_walk), gigabytes(plan.disk_write_bytes_per_walk));
+  measured.state_hash = run.trainer().engine().state_hash();
   return measured;
 }
 
@@ -198,10 +107,10 @@ Measured train(const Arguments& arguments, const Workload& workload, bool on_dis
 std::vector<double> disk_seconds(const Arguments& arguments, const Traffic& traffic) {
   constexpr size_t kRequest = size_t{2} << 20;
   constexpr size_t kFile = size_t{2} << 30;
-  const Folder folder(arguments.folder);
+  const BenchFolder folder(arguments.folder);
   StripedFile file = StripedFile::create({{folder.path() / "slab", 1}}, kFile);
   const AlignedBuffer buffer(16 * kRequest, "the bench", AlignedBuffer::Fill::now);
-  const std::unique_ptr<IoQueue> queue = queues()();
+  const std::unique_ptr<IoQueue> queue = make_io_queue({}, nullptr);
   const auto requests = [&](IoRequest::Kind kind, size_t bytes, uint64_t first) {
     std::vector<IoRequest> list;
     for (uint64_t i = 0; i * kRequest < bytes; ++i) {
@@ -285,7 +194,7 @@ std::optional<Comparison> compare(const Arguments& arguments, const Workload& wo
   const Measured disk = train(arguments, workload, true, kTimedSteps);
   std::ranges::copy(disk_seconds(arguments, traffic), std::back_inserter(alone));
   if (!arguments.gpu && (disk.losses != ram.losses || disk.state_hash != ram.state_hash)) return std::nullopt;
-  Comparison result{.compute = ram.step_seconds, .disk = median(alone)};
+  Comparison result{.compute = ram.seconds, .disk = median(alone)};
   const double update = result.disk * static_cast<double>(traffic.update_bytes) /
                         static_cast<double>(traffic.read_bytes + traffic.written_bytes);
   const double forward = ram.forward_seconds;
@@ -293,9 +202,9 @@ std::optional<Comparison> compare(const Arguments& arguments, const Workload& wo
   std::printf(
       "  compute alone %.3f s (forward %.3f), disk alone %.3f s (updates %.3f), compute / disk %.2f\n",
       result.compute, forward, result.disk, update, result.compute / result.disk);
-  std::printf("  backward + max(forward, update) %.3f s; step %.3f s (forward %.3f)\n", chained,
-              disk.step_seconds, disk.forward_seconds);
-  result.efficiency = std::max({result.compute, result.disk, chained}) / disk.step_seconds;
+  std::printf("  backward + max(forward, update) %.3f s; step %.3f s (forward %.3f)\n", chained, disk.seconds,
+              disk.forward_seconds);
+  result.efficiency = std::max({result.compute, result.disk, chained}) / disk.seconds;
   return result;
 }
 

@@ -16,19 +16,15 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <unistd.h>
 #include <vector>
 
 #include "apps/finetune/machine_rates.h"
 #include "apps/finetune/runtime.h"
-#include "apps/finetune/trainer.h"
 #include "apps/finetune/walk_costs.h"
 #include "apps/nvme_bench/drive_bench.h"
 #include "apps/nvme_bench/options.h"
-#include "bench/support/train_workload.h"
+#include "bench/support/trial_run.h"
 #include "engine/base/error.h"
-#include "gpu/timed/timed_device.h"
-#include "io/make_io_queue.h"
 
 namespace sluice::bench {
 namespace {
@@ -36,7 +32,6 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using finetune::MachineRates;
-using finetune::Trainer;
 using finetune::TrainerOptions;
 
 constexpr int kTimedSteps = 3;
@@ -56,25 +51,6 @@ std::vector<Case> cases() {
            {.micro_batch_count = 4, .rows = 8, .row_tokens = 512}}};
 }
 
-// A folder of our own on the drive, gone at the end.
-class Folder {
- public:
-  explicit Folder(const fs::path& parent)
-      : path_(parent / ("bench_prediction." + std::to_string(::getpid()))) {
-    fs::create_directories(path_);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 LaneRates measure_drive(const fs::path& folder) {
   const std::vector<std::string> arguments{"--quick", "--save=false", "--folder", folder.string()};
   const auto options = std::get<nvme_bench::Options>(nvme_bench::parse_options(arguments));
@@ -93,31 +69,18 @@ LaneRates measure_drive(const fs::path& folder) {
   return rates;
 }
 
-struct Measured {
-  double step_seconds = 0;  // median
-  std::vector<double> losses;
+struct Measured : TrialRun::Medians {
   Engine::Counters copied;  // of one step
 };
 
-// One step to warm up, then timed ones, each with the update of the step before.
-Measured train(Trainer& trainer, const Case& which) {
-  fill_weights(trainer.engine().store());
-  const std::vector<finetune::MicroBatch> batches =
-      random_batches(which.workload, trainer.spec().model.tensor(trainer.spec().embedding).rows);
-  Measured measured;
-  std::vector<double> seconds;
-  for (int step = 0; step < 1 + kTimedSteps; ++step) {
-    const Engine::Counters before = trainer.engine().counters();
-    const Clock::time_point begin = Clock::now();
-    measured.losses.push_back(trainer.step(batches, 1e-4).loss);
-    if (step > 0) seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
-    const Engine::Counters after = trainer.engine().counters();
-    measured.copied.copied_in_bytes = after.copied_in_bytes - before.copied_in_bytes;
-    measured.copied.copied_out_bytes = after.copied_out_bytes - before.copied_out_bytes;
-  }
-  trainer.engine().wait();
-  std::ranges::sort(seconds);
-  measured.step_seconds = seconds[seconds.size() / 2];
+Measured train(TrialRun& run) {
+  const Engine& engine = run.trainer().engine();
+  Measured measured{run.steps(kTimedSteps), {}};
+  const Engine::Counters before = engine.counters();
+  measured.losses.push_back(run.step().loss);
+  const Engine::Counters after = engine.counters();
+  measured.copied.copied_in_bytes = after.copied_in_bytes - before.copied_in_bytes;
+  measured.copied.copied_out_bytes = after.copied_out_bytes - before.copied_out_bytes;
   return measured;
 }
 
@@ -151,9 +114,9 @@ void print(const Case& which, bool on_disk, const Prediction& predicted, const M
     std::printf("%s %.3f, ", std::string(name(static_cast<Lane>(lane))).c_str(),
                 predicted.busy_seconds.values[lane]);
   std::printf("bottleneck %s), measured %.3f s\n", std::string(predicted.bottleneck).c_str(),
-              measured.step_seconds);
+              measured.seconds);
   std::printf("ratio predicted_vs_measured_%s_%s %.3f\n", which.name.c_str(), on_disk ? "disk" : "ram",
-              predicted.step_seconds / measured.step_seconds);
+              predicted.step_seconds / measured.seconds);
 }
 
 // The engine's counters see weights and gradients; a prediction counts a step's inputs and rows as well.
@@ -165,32 +128,13 @@ void check_bytes(const Prediction& predicted, const Plan& plan, const Measured& 
 }
 
 Measured run(const Case& which, bool on_disk, const fs::path& parent, const Rates& rates) {
-  finetune::Runtime runtime = finetune::make_runtime({});
-  const ModelConfig config = smollm2(kLayers);
-  TrainerOptions options = trainer_options(DType::bf16, which.workload);
-  if (which.gpu) options.device_limit_bytes = which.gpu->memory_bytes;
-  std::optional<Folder> folder;
-  FolderLocks locks;
-  std::unique_ptr<StateFile> file;
-  if (on_disk) {
-    folder.emplace(parent);
-    options.disk = true;
-    options.spill = Spill::everything;
-    options.make_queue = [] { return make_io_queue({}, nullptr); };
-    const std::unique_ptr<IoQueue> queue = options.make_queue();
-    file = StateFile::create({.drives = {{folder->path() / "drive", 1}},
-                              .manifest_folder = folder->path() / "state",
-                              .identity = {}},
-                             Trainer::state_layout(config, options), locks, {.queue = *queue});
-    options.state_file = file.get();
-  }
-  std::unique_ptr<gpu::TimedDevice> timed;
-  if (which.gpu) timed = gpu::make_timed_device(*runtime.device, {.model = *which.gpu});
-  gpu::Device& device = timed ? static_cast<gpu::Device&>(*timed) : *runtime.device;
-  const Prediction predicted = predict(device, which, options, rates, runtime.pool->thread_count());
-  Trainer trainer(device, *runtime.pool, config, options);
-  const Measured measured = train(trainer, which);
-  check_bytes(predicted, trainer.engine().plan(), measured);
+  TrialOptions options{.workload = which.workload, .layers = kLayers, .gpu = which.gpu};
+  if (on_disk) options.folder = parent;
+  TrialRun run(options);
+  const Prediction predicted =
+      predict(run.device(), which, trainer_options(options), rates, run.pool().thread_count());
+  const Measured measured = train(run);
+  check_bytes(predicted, run.trainer().engine().plan(), measured);
   print(which, on_disk, predicted, measured);
   return measured;
 }
