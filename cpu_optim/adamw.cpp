@@ -40,7 +40,7 @@ void update_states(const StateSpan& state, Gradient gradient, const AdamStep& st
       return update_range<kL2>(Bf16Format{RoundedWeight{weight}, narrow}, gradient, size, range);
     case StateFormat::int8:
       return update_int8<kL2>(RoundedWeight{weight}, values<uint8_t>(state.first_moment),
-                              values<uint8_t>(state.second_moment), gradient, size, range);
+                              values<uint8_t>(state.second_moment), gradient, size, step, range);
     case StateFormat::fp32:
       return update_range<kL2>(Fp32Format{MasterWeight{values<float>(state.low), weight}, wide}, gradient,
                                size, range);

@@ -29,8 +29,7 @@ HWY_INLINE DrawVecs draws_of(BitsVec hash) {
 // Of the elements from an even one on, all under the same keys.
 HWY_INLINE BitsVec hash_of(RandomKeys keys, uint64_t element) {
   const BitsTag d;
-  const BitsVec counter = hn::Add(hn::Iota(d, 0), hn::Set(d, static_cast<uint32_t>(element / 2)));
-  BitsVec hash = hn::Xor(counter, hn::Set(d, keys.first));
+  BitsVec hash = hn::Add(hn::Iota(d, 0), hn::Set(d, static_cast<uint32_t>(element / 2) + keys.first));
   hash = hn::Mul(hn::Xor(hash, hn::ShiftRight<16>(hash)), hn::Set(d, kHashFactors[0]));
   hash = hn::Xor(hash, hn::Xor(hn::ShiftRight<15>(hash), hn::Set(d, keys.second)));
   hash = hn::Mul(hash, hn::Set(d, kHashFactors[1]));

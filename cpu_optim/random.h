@@ -55,7 +55,7 @@ struct Draws {
 // The definition; random-inl.h computes it by vectors. `random_key` is AdamStep's.
 inline Draws draws(uint64_t random_key, uint64_t element) {
   const RandomKeys keys(random_key, element);
-  uint32_t hash = static_cast<uint32_t>(element / 2) ^ keys.first;
+  uint32_t hash = static_cast<uint32_t>(element / 2) + keys.first;
   hash = (hash ^ (hash >> 16)) * kHashFactors[0];
   hash = (hash ^ (hash >> 15) ^ keys.second) * kHashFactors[1];
   hash ^= hash >> 15;

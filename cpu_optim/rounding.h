@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "cpu_optim/adamw.h"
 #include "cpu_optim/state_format.h"
 #include "engine/base/float_bits.h"
 
@@ -23,13 +24,11 @@ inline constexpr uint32_t kNearestBf16 = 0x8000;  // the draw that rounds to nea
 // An 8-bit code is a float of 3 mantissa bits: of x / unit + 1 for the first moment (a sign and 4 exponent
 // bits), of x / unit + 15/16 for the second (5 exponent bits, no sign). This is the shape of G.711's mu-law:
 // steps of 6 to 12 % of the number, of unit / 8 near zero, and piecewise linear, so that rounding can keep
-// the mean. The unit, a power of two, is a record's scale: the least under which its largest number has a
-// code. From there the first moment reaches down by 2^18.9, the root of the second by 2^17.9: a step of noise
-// is never much larger than the root that divides it.
+// the mean. From the largest code the first moment reaches down by 2^18.9, the root of the second by 2^17.9:
+// a step of noise is never much larger than the root that divides it.
 //
 // Code 0 of the second moment means unit / 16 and not 0: a moment that was not 0 does not become it, and
-// m / sqrt(v) does not blow up. Only a record of zeros has unit 0. A record with a number that is not finite,
-// or above 1.87 * 2^127, has unit NaN: all of its weights are NaN after the next step, which the loss shows.
+// m / sqrt(v) does not blow up. Memory that is zero is a record of zeros, of unit 0.
 //
 // Of a float twice as large the bits are 2.0's or-ed with the code in bits 20 to 27: hence the factors of 2.
 inline constexpr int kMantissaShift = 20;  // from 3 bits of mantissa to an fp32's
@@ -45,19 +44,30 @@ constexpr int64_t code_index(int64_t i) {
   return i % half / 2 * 4 + i / half * 2 + i % 2;
 }
 
-// `largest_bits` are those of the largest magnitude in a record.
-inline float record_unit(uint32_t largest_bits, int octaves) {
+// A record's scale: the least power of two, from 2^-99 on, under which `bound` has a code; of the second
+// moment the least odd power, so that the root of half of it is one, too. NaN if the bound is not finite, or
+// above 1.87 * 2^127.
+template <int kOctaves>
+float record_unit(float bound) {
   constexpr uint32_t kRoundUp = 0x001000ff;  // a mantissa above 1.875 - 2^-15 needs the next power of two
-  constexpr int32_t kSmallest = -100;        // so that its inverse is finite
-  if (largest_bits == 0) return 0;
-  const auto exponent = static_cast<int32_t>((largest_bits + kRoundUp) >> 23);
-  if (exponent > 254) return std::numeric_limits<float>::quiet_NaN();
-  const int32_t unit = exponent - 127 - octaves;
-  return std::bit_cast<float>(static_cast<uint32_t>((unit < kSmallest ? kSmallest : unit) + 127) << 23);
+  const auto exponent = static_cast<int32_t>((std::bit_cast<uint32_t>(bound) + kRoundUp) >> 23);
+  int32_t unit = exponent - kOctaves < 28 ? 28 : exponent - kOctaves;
+  if (kOctaves == kSecondMomentOctaves) unit += unit & 1;  // the bias is odd
+  return exponent > 254 ? std::numeric_limits<float>::quiet_NaN()
+                        : std::bit_cast<float>(static_cast<uint32_t>(unit) << 23);
 }
-// 2 / unit, which encoding multiplies by; 0 where there is nothing to encode.
+inline float first_moment_unit(float bound) {
+  return record_unit<kFirstMomentOctaves>(bound);
+}
+inline float second_moment_unit(float bound) {
+  return record_unit<kSecondMomentOctaves>(bound);
+}
+// Of a unit: 2 / unit and sqrt(unit / 2).
 inline float twice_inverse(float unit) {
-  return unit > 0 ? 2 / unit : 0;
+  return std::bit_cast<float>(0x7f800000u - std::bit_cast<uint32_t>(unit));
+}
+inline float root_of_half(float second_unit) {
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(second_unit) / 2 + (63u << 23));
 }
 
 inline float decode_first_moment(uint8_t code, float unit) {
@@ -68,6 +78,32 @@ inline float decode_first_moment(uint8_t code, float unit) {
 inline float decode_second_moment(uint8_t code, float unit) {
   const uint32_t magnitude = uint32_t{code} << kMantissaShift;
   return (std::bit_cast<float>(magnitude | kTwoBits) - kTwiceSecondOffset) * (unit / 2);
+}
+
+// Of the scales of a record in a step.
+struct RecordUnits {
+  float first, second;
+};
+// `largest_gradient` bounds what adam makes of the record's gradients, and the old moments are the largest in
+// magnitude. As rounding is monotone, the same operations on bounds bound each element's result.
+inline RecordUnits next_units(float largest_gradient, float largest_first, float largest_second,
+                              const AdamStep& step) {
+  const float g = largest_gradient;
+  return {first_moment_unit(step.beta1 * largest_first + step.gradient_share1 * g),
+          second_moment_unit(step.beta2 * largest_second + step.gradient_share2 * g * g)};
+}
+
+// The step for moments that come in old half units and leave in new ones: powers of two, so that other
+// numbers are the same, but for those that become subnormal.
+inline AdamStep in_half_units(AdamStep step, RecordUnits old, RecordUnits next) {
+  const float to_first = twice_inverse(next.first), to_second = twice_inverse(next.second);
+  step.beta1 *= old.first / 2 * to_first;
+  step.gradient_share1 *= to_first;
+  step.beta2 *= old.second / 2 * to_second;
+  step.gradient_share2 *= to_second;
+  step.v_correction *= root_of_half(next.second);
+  step.step_size *= next.first / 2;
+  return step;
 }
 
 // `draw` is uniform below 2^20.

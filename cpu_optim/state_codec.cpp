@@ -53,6 +53,7 @@ void encode_weight(float value, const StateSpan& state, int64_t i) {
 }
 
 using DecodeCode = float (*)(uint8_t code, float unit);
+using UnitOf = float (*)(float largest);
 using EncodeCode = uint8_t (*)(float value, float two_over_unit, uint32_t draw);
 
 void decode_records(const std::byte* stream, DecodeCode decode_code, std::span<float> moment) {
@@ -64,23 +65,29 @@ void decode_records(const std::byte* stream, DecodeCode decode_code, std::span<f
   }
 }
 
-void encode_record(std::span<const float> moment, int octaves, EncodeCode encode_code, std::byte* record) {
+// NaN if one of them is.
+float largest_magnitude(std::span<const float> values) {
   uint32_t largest = 0;
-  for (const float value : moment) largest = std::max(largest, std::bit_cast<uint32_t>(std::abs(value)));
-  const float unit = record_unit(largest, octaves);
+  for (const float value : values) largest = std::max(largest, std::bit_cast<uint32_t>(std::abs(value)));
+  return std::bit_cast<float>(largest);
+}
+
+void encode_record(std::span<const float> moment, UnitOf unit_of, EncodeCode encode_code, std::byte* record) {
+  const float unit = unit_of(largest_magnitude(moment));
   std::memset(record, 0, kInt8Block);
   store(unit, record + kInt8Block, 0);
-  if (!(unit > 0)) return;
+  if (std::isnan(unit)) return;
   for (size_t i = 0; i < moment.size(); ++i) {
     const uint8_t code = encode_code(moment[i], twice_inverse(unit), kNearestCode);
     record[code_index(static_cast<int64_t>(i))] = static_cast<std::byte>(code);
   }
 }
 
-void encode_records(std::span<const float> moment, int octaves, EncodeCode encode_code, std::byte* stream) {
+void encode_records(std::span<const float> moment, UnitOf unit_of, EncodeCode encode_code,
+                    std::byte* stream) {
   for (size_t begin = 0; begin < moment.size(); begin += kInt8Block, stream += kInt8RecordBytes) {
     const size_t count = std::min<size_t>(kInt8Block, moment.size() - begin);
-    encode_record(moment.subspan(begin, count), octaves, encode_code, stream);
+    encode_record(moment.subspan(begin, count), unit_of, encode_code, stream);
   }
 }
 
@@ -130,8 +137,8 @@ void encode(const StateNumbers& numbers, const StateSpan& state) {
   check_sizes(state, numbers);
   for (int64_t i = 0; i < state.size; ++i) encode_weight(numbers.weight[static_cast<size_t>(i)], state, i);
   if (state.format == StateFormat::int8) {
-    encode_records(numbers.first_moment, kFirstMomentOctaves, encode_first_moment, state.first_moment);
-    encode_records(numbers.second_moment, kSecondMomentOctaves, encode_second_moment, state.second_moment);
+    encode_records(numbers.first_moment, first_moment_unit, encode_first_moment, state.first_moment);
+    encode_records(numbers.second_moment, second_moment_unit, encode_second_moment, state.second_moment);
   } else {
     encode_moment(state.format, numbers.first_moment, state.first_moment);
     encode_moment(state.format, numbers.second_moment, state.second_moment);

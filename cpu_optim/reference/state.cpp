@@ -63,24 +63,23 @@ std::vector<double> moment_of(const StateSpan& state, bool first) {
 }
 
 void set_records(const StateSpan& state, bool first, std::span<const double> moment,
-                 std::span<const double> draws) {
+                 std::span<const double> units, std::span<const double> draws) {
   std::byte* record = first ? state.first_moment : state.second_moment;
   for (size_t begin = 0; begin < moment.size(); begin += kInt8Block, record += kInt8RecordBytes) {
     const size_t count = std::min<size_t>(kInt8Block, moment.size() - begin);
-    const double unit = unit_of(moment.subspan(begin, count), first ? kFirstOctaves : kSecondOctaves);
+    const double unit = units[begin / kInt8Block];
     *reinterpret_cast<float*>(record + kInt8Block) = static_cast<float>(unit);
     for (size_t i = 0; i < count; ++i) {
       const double value = moment[begin + i];
       const int code = encode(std::abs(value), unit, first ? kFirstOffset : kSecondOffset, draws[begin + i]);
       record[code_index(static_cast<int64_t>(i))] =
-          static_cast<std::byte>(code + (first && std::signbit(value) && !std::isnan(unit) ? 128 : 0));
+          static_cast<std::byte>(code + (first && std::signbit(value) ? 128 : 0));
     }
   }
 }
 
 void set_moment(const StateSpan& state, bool first, std::span<const double> moment,
                 std::span<const double> draws) {
-  if (state.format == StateFormat::int8) return set_records(state, first, moment, draws);
   std::byte* stream = first ? state.first_moment : state.second_moment;
   for (size_t i = 0; i < moment.size(); ++i) {
     if (state.format == StateFormat::bf16 || state.format == StateFormat::split_bf16) {
@@ -122,37 +121,70 @@ int encode(double value, double unit, double offset, double draw) {
   return static_cast<int>(steps) + (goes_up(steps - std::floor(steps), draw) ? 1 : 0);
 }
 
-double unit_of(std::span<const double> moment, int octaves) {
-  float largest = 0;
-  for (const double value : moment) {
-    if (std::isnan(value)) return value;
-    largest = std::max(largest, static_cast<float>(std::abs(value)));
-  }
-  if (largest == 0) return 0;
-  if (std::isinf(largest)) return std::numeric_limits<double>::quiet_NaN();
-  const int octave = std::max(std::ilogb(largest), -127);  // below are subnormals, far below the least unit
-  const bool over = std::ldexp(largest, -octave) > 1.875 - 0x1p-15;
-  if (octave + (over ? 1 : 0) > 127) return std::numeric_limits<double>::quiet_NaN();
-  return std::ldexp(1.0, std::max(octave + (over ? 1 : 0) - octaves, -100));
+double unit_of(double bound, int octaves) {
+  if (!(bound <= 0x1.dffdp127)) return std::numeric_limits<double>::quiet_NaN();
+  double unit = 0x1p-99;
+  const auto top = [&] { return (std::ldexp(1.875 - 0x1p-15, octaves)) * unit; };
+  while (top() < bound) unit *= octaves == kSecondOctaves ? 4 : 2;
+  return unit;
 }
+
+namespace {
+
+// Of each record: the least unit under which a bound of its new moments has a code.
+struct Units {
+  std::vector<double> first, second;
+};
+
+double largest(std::span<const double> values, size_t begin) {
+  double result = 0;
+  for (size_t i = begin; i < std::min(values.size(), begin + kInt8Block); ++i) {
+    if (std::isnan(values[i])) return values[i];
+    result = std::max(result, std::abs(values[i]));
+  }
+  return result;
+}
+
+Units units_of(const Numbers& old, std::span<const double> gradient, const AdamOptions& options,
+               double gradient_scale) {
+  Units units;
+  for (size_t begin = 0; begin < old.w.size(); begin += kInt8Block) {
+    double g = largest(gradient, begin) * gradient_scale;
+    if (options.variant == AdamVariant::adam) g += options.weight_decay * largest(old.w, begin);
+    const double m = options.beta1 * largest(old.m, begin) + (1 - options.beta1) * g;
+    const double v = options.beta2 * largest(old.v, begin) + (1 - options.beta2) * g * g;
+    units.first.push_back(unit_of(m, kFirstOctaves));
+    units.second.push_back(unit_of(v, kSecondOctaves));
+  }
+  return units;
+}
+
+}  // namespace
 
 void update(const StateSpan& state, std::span<const double> gradient, const AdamOptions& options,
             int64_t step, double gradient_scale, uint64_t seed) {
   Numbers numbers = decode(state);
+  const Units units = units_of(numbers, gradient, options, gradient_scale);
   update(numbers.w, numbers.m, numbers.v, gradient, options, step, gradient_scale);
   const uint64_t key = random_key_of(seed, step);
+  const bool records = state.format == StateFormat::int8;
   std::vector<double> first_draws, second_draws;
   for (size_t i = 0; i < numbers.w.size(); ++i) {
     const Draws drawn = draws(key, state.first_element + i);
     const auto draw = [&](uint32_t word) {
-      return state.format == StateFormat::int8 ? drawn.bits20(word) * 0x1p-20 : drawn.bits16(word) * 0x1p-16;
+      return records ? drawn.bits20(word) * 0x1p-20 : drawn.bits16(word) * 0x1p-16;
     };
     set_master(state, i, numbers.w[i], drawn.bits16(drawn.weight) * 0x1p-16);
     first_draws.push_back(draw(drawn.first_moment));
     second_draws.push_back(draw(drawn.second_moment));
   }
-  set_moment(state, true, numbers.m, first_draws);
-  set_moment(state, false, numbers.v, second_draws);
+  if (records) {
+    set_records(state, true, numbers.m, units.first, first_draws);
+    set_records(state, false, numbers.v, units.second, second_draws);
+  } else {
+    set_moment(state, true, numbers.m, first_draws);
+    set_moment(state, false, numbers.v, second_draws);
+  }
 }
 
 }  // namespace sluice::cpu_optim::reference

@@ -88,22 +88,35 @@ TEST(CodeIndex, IsAPermutationThatKeepsPairsOfALane) {
   }
 }
 
-TEST(RecordUnit, LeastPowerOfTwoThatHoldsTheLargest) {
+TEST(RecordUnit, LeastThatHoldsTheLargest) {
   for (const int octaves : {kFirstMomentOctaves, kSecondMomentOctaves}) {
-    for (const float largest : {1.0f, 1.87f, 1.875f, 1.9f, 0x1.fffffep0f, 1e-20f, 1e30f, 0x1p-126f, 1e-40f}) {
-      const std::vector<double> record = {largest};
-      const float unit = record_unit(bits(largest), octaves);
-      EXPECT_EQ(unit, reference::unit_of(record, octaves)) << largest;
+    const bool first = octaves == kFirstMomentOctaves;
+    const auto unit_of = first ? first_moment_unit : second_moment_unit;
+    for (const float largest :
+         {0.0f, 1.0f, 1.87f, 1.875f, 1.9f, 0x1.fffffep0f, 3.0f, 1e-20f, 1e30f, 0x1p-126f, 1e-40f}) {
+      const float unit = unit_of(largest);
+      EXPECT_EQ(unit, reference::unit_of(largest, octaves)) << largest;
       const double top = (std::ldexp(1.875, octaves) - 1) * unit;
       EXPECT_LE(largest, top);
-      EXPECT_TRUE(unit == 0x1p-100f || largest > top / 2.01) << largest;
+      EXPECT_TRUE(unit == 0x1p-99f || largest > top / (first ? 2.01 : 4.01)) << largest;
+      EXPECT_EQ(twice_inverse(unit), 2 / unit);
+      if (!first) {
+        EXPECT_EQ(root_of_half(unit), std::sqrt(unit / 2));
+      }
     }
-    EXPECT_EQ(record_unit(0, octaves), 0);
     for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::max(), NAN}) {
-      EXPECT_TRUE(std::isnan(record_unit(bits(bad), octaves)));
-      EXPECT_TRUE(std::isnan(reference::unit_of(std::vector<double>{bad}, octaves)));
+      EXPECT_TRUE(std::isnan(unit_of(bad)));
+      EXPECT_TRUE(std::isnan(reference::unit_of(bad, octaves)));
     }
   }
+}
+
+// Rounding is monotone, so no element's moment is above what has a code.
+TEST(NextUnits, BoundEveryElement) {
+  const AdamStep step = make_adam_step({}, 3, 0.7f);
+  const RecordUnits units = next_units(3.0f, 2.0f, 5.0f, step);
+  EXPECT_EQ(units.first, first_moment_unit(step.beta1 * 2 + step.gradient_share1 * 3));
+  EXPECT_EQ(units.second, second_moment_unit(step.beta2 * 5 + step.gradient_share2 * 3 * 3));
 }
 
 }  // namespace
