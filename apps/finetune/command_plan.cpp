@@ -42,21 +42,42 @@ std::string joined(const std::vector<std::string>& texts) {
   return all;
 }
 
+// A refused plan is a no-go for memory; the rest is judged with the limits raised to what would go.
+std::vector<Verdict> verdicts_of_refused(const PlanOptions& options, TrainSetup& setup,
+                                         const PlanDevice& device, const PlanRefusal& refusal,
+                                         const std::vector<std::string>& would_go) {
+  std::vector<Verdict> verdicts{
+      {.about = "memory", .go = false, .text = refusal.what(), .would_go = joined(would_go)}};
+  const std::optional<RaisedPlan> raised = raise_limits(device.device(), setup, refusal);
+  if (!raised) return verdicts;
+  for (Verdict& verdict : look_ahead(options, setup, device, raised->plan).verdicts) {
+    if (verdict.about == verdicts[0].about) continue;
+    verdict.text = "with " + raised->settings + ": " + verdict.text;
+    verdicts.push_back(std::move(verdict));
+  }
+  return verdicts;
+}
+
 // A refusal is what the plan has to say, and no fault: it goes where the plan would have gone.
-int refuse(const PlanOptions& options, const TrainSetup& setup, const Error& error) {
+int refuse(const PlanOptions& options, TrainSetup& setup, const PlanDevice& device, const Error& error) {
   const auto* refusal = dynamic_cast<const PlanRefusal*>(&error);
-  const std::vector<std::string> would_go =
-      refusal != nullptr ? settings_that_would_go(setup, *refusal) : std::vector<std::string>();
+  std::vector<std::string> would_go;
+  std::vector<Verdict> verdicts;
+  if (refusal != nullptr) {
+    would_go = settings_that_would_go(setup, *refusal);
+    verdicts = verdicts_of_refused(options, setup, device, *refusal, would_go);
+  }
   if (options.json) {
     nlohmann::ordered_json json{{"verdict", "no-go"}, {"reason", error.what()}};
     if (refusal != nullptr) {
       json["least_" + std::string(name(refusal->tier())) + "_bytes"] = refusal->least_bytes();
       json["nearest_setting"] = would_go.front();
       json["would_go"] = would_go;
+      json["verdicts"] = verdicts_json(verdicts);
     }
     print_json(json);
   } else {
-    std::cout << "verdict: no-go\nreason: " << error.what() << "\n";
+    std::cout << verdict_table(verdicts) << "verdict: no-go\nreason: " << error.what() << "\n";
     if (!would_go.empty()) std::cout << "would go: " << joined(would_go) << "\n";
   }
   return exit_code(error.kind());
@@ -76,7 +97,7 @@ int run_command(const PlanOptions& options) {
     return all_go(outlook.verdicts) ? 0 : exit_code(ErrorKind::resource);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::resource) throw;
-    return refuse(options, setup, error);
+    return refuse(options, setup, device, error);
   }
 }
 

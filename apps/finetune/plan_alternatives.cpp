@@ -28,12 +28,36 @@ int64_t largest_that_goes(int64_t step, int64_t limit, const std::function<bool(
   return good * step;
 }
 
+// In whole MiB.
+std::string raised_limit(const PlanRefusal& refusal) {
+  const std::string tier(name(refusal.tier()));
+  return "--" + tier + "_memory " + std::to_string(divide_up(refusal.least_bytes(), kMiB)) + "MiB";
+}
+
 }  // namespace
 
+std::optional<RaisedPlan> raise_limits(gpu::Device& device, TrainSetup& setup, const PlanRefusal& refusal) {
+  constexpr int kTries = 4;  // what one limit leaves to another settles at once, or never
+  RaisedPlan raised;
+  PlanRefusal last = refusal;
+  for (int i = 0; i < kTries; ++i) {
+    if (!raised.settings.empty()) raised.settings += ' ';
+    raised.settings += raised_limit(last);
+    TrainerOptions& trainer = setup.trainer;
+    (last.tier() == Tier::device ? trainer.device_limit_bytes : trainer.host_limit_bytes) =
+        round_up(last.least_bytes(), kMiB);
+    try {
+      raised.plan = Trainer::plan(device, setup.model.config, trainer);
+      return raised;
+    } catch (const PlanRefusal& next) {
+      last = next;
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<std::string> settings_that_would_go(const TrainSetup& setup, const PlanRefusal& refusal) {
-  const std::string tier(name(refusal.tier()));
-  std::vector<std::string> found{"--" + tier + "_memory " +
-                                 std::to_string(divide_up(refusal.least_bytes(), kMiB)) + "MiB"};
+  std::vector<std::string> found{raised_limit(refusal)};
   if (setup.trainer.recompute == Recompute::none) {
     TrainerOptions options = setup.trainer;
     options.recompute = Recompute::automatic;

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "apps/common/version.h"
+#include "apps/finetune/disk_use.h"
 #include "apps/finetune/plan_report.h"
 
 namespace sluice::finetune {
@@ -62,6 +63,13 @@ Json versions_json() {
   return {{"finetune", kVersion}, {"compiler", __VERSION__}};
 }
 
+// As `finetune plan --json` says it, but for what is foretold.
+Json plan_facts(const TrainOptions& options, const TrainSetup& setup, const Plan& plan) {
+  Json json = plan_json(plan, setup.trainer);
+  json["drives"] = disk_json(disk_use(options, setup, plan));
+  return json;
+}
+
 Json peak_json(const PeakBytes& peak) {
   return {{"device", peak.device}, {"host", peak.host}, {"process", peak.process}};
 }
@@ -74,7 +82,7 @@ Json start_event(const TrainOptions& options, const TrainSetup& setup, const Pla
           {"options", options_json(options)},
           {"versions", versions_json()},
           {"kernel_table", plan_json(plan, setup.trainer)["kernel_table"]},
-          {"plan", plan_json(plan, setup.trainer)},
+          {"plan", plan_facts(options, setup, plan)},
           {"data",
            {{"rows", data.row_count},
             {"cut_rows", data.cut_count},
@@ -94,7 +102,7 @@ Json resume_event(const TrainOptions& options, const TrainSetup& setup, const Pl
           {"options", options_json(options)},
           {"versions", versions_json()},
           {"kernel_table", plan_json(plan, setup.trainer)["kernel_table"]},
-          {"plan", plan_json(plan, setup.trainer)},
+          {"plan", plan_facts(options, setup, plan)},
           {"warnings", setup.warnings}};
 }
 
@@ -114,6 +122,7 @@ Json step_event(const StepFacts& facts) {
            {{"compute", report.waited.compute},
             {"copy_in", report.waited.copy_in},
             {"copy_out", report.waited.copy_out},
+            {"disk", report.waited.disk},
             {"optimizer", report.waited.optimizer}}},
           {"peak_bytes", peak_json(facts.peak)},
           {"skipped", report.skipped}};

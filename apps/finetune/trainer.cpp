@@ -117,6 +117,7 @@ void add_waits(const Engine::Counters& before, const Engine::Counters& after, St
   report.waited.compute += after.waited.compute - before.waited.compute;
   report.waited.copy_in += after.waited.copy_in - before.waited.copy_in;
   report.waited.copy_out += after.waited.copy_out - before.waited.copy_out;
+  report.waited.disk += after.waited.disk - before.waited.disk;
   report.waited.optimizer += after.waited.optimizer - before.waited.optimizer;
   report.acquire_blocked_seconds = after.acquire_blocked_seconds - before.acquire_blocked_seconds;
 }

@@ -252,13 +252,13 @@ bool TrainingRun::can_save_after(const std::exception& error) const {
 // The diary gets the message; the screen, what of the run can still be had. Where the error was one of the
 // lane that updates and saves, the engine refuses to save.
 void TrainingRun::fail(const std::exception& error) {
-  events_.write({{"event", "error"}, {"step", progress_.facts.steps + 1}, {"message", error.what()}});
   settle_save();
   if (can_save_after(error)) {
     std::cerr << "Saving the state after step " << progress_.facts.steps << "\n";
     begin_save();
     settle_save();
   }
+  events_.write({{"event", "error"}, {"step", progress_.facts.steps + 1}, {"message", error.what()}});
   try {
     const nlohmann::json record = parts_.checkpoint.saved_record();
     if (record.is_null()) {

@@ -167,8 +167,9 @@ void Engine::wait_for_copy(const Ticket& ticket) {
   compute_->wait(ticket.wait_enqueued());
 }
 
-// Rows of the newest weights, in the compute dtype, into the staging memory.
-gpu::Task Engine::gather_task(TensorId tensor, std::vector<int32_t> rows) {
+// Rows of the newest weights, in the compute dtype, into the staging memory. Sets `disk_begin` where some are
+// on disk.
+gpu::Task Engine::gather_task(TensorId tensor, std::vector<int32_t> rows, DiskBegin& disk_begin) {
   const size_t cols = static_cast<size_t>(model_.tensor(tensor).cols);
   const size_t row_bytes = cols * size_bytes(options_.compute_dtype);
   std::byte* const staging = row_staging_->data();
@@ -181,13 +182,16 @@ gpu::Task Engine::gather_task(TensorId tensor, std::vector<int32_t> rows) {
     const BlockId block = store_->find(tensor, row).block;
     slots.push_back(store_->newest_slot(block));
     const bool on_disk = store_->home(block).weights == Tier::disk;
+    if (on_disk && !disk_begin) disk_begin = std::make_shared<std::chrono::steady_clock::time_point>();
     const std::byte* begin = on_disk ? store_->disk_token(block) : store_->weights(block);
     const size_t block_bytes = on_disk ? 1 : store_->layout(block).weight_bytes();
     if (std::ranges::none_of(task.accesses, [&](const gpu::MemoryAccess& a) { return a.begin == begin; })) {
       task.accesses.push_back(gpu::reads(begin, block_bytes));
     }
   }
-  task.body = [this, tensor, rows = std::move(rows), slots = std::move(slots), cols, row_bytes, staging] {
+  task.body = [this, tensor, rows = std::move(rows), slots = std::move(slots), cols, row_bytes, staging,
+               disk_begin] {
+    if (disk_begin) *disk_begin = std::chrono::steady_clock::now();
     std::vector<float> values(cols);
     std::optional<StateWindow> window;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -263,7 +267,7 @@ void Engine::fetch_rows(TensorId tensor, std::vector<int32_t> rows, std::byte* r
     block = at.value;
     if (const auto& ready = store_->version_ready(at)) fetch.host_ready.push_back(*ready);
   }
-  fetch.gather = gather_task(tensor, std::move(rows));
+  fetch.gather = gather_task(tensor, std::move(rows), fetch.disk_begin);
   const gpu::Event copied = mover_->fetch(std::move(fetch)).wait_enqueued();
   row_staging_free_ = copied;
   compute_->wait(copied);
@@ -331,6 +335,7 @@ UpdateReport Engine::update_report() {
 Engine::Counters Engine::counters() const {
   Waited waited = report_waited_;
   waited.copy_in += mover_->fetch_waits().enqueue_seconds;
+  waited.disk += mover_->fetch_waits().disk_seconds;
   waited.optimizer += mover_->fetch_waits().host_seconds;
   return {.acquire_blocked_seconds = prefetcher_->blocked_seconds(),
           .waited = waited,

@@ -174,7 +174,8 @@ class Engine final : private LeaseOwner {
     double compute = 0;
     double copy_in = 0;
     double copy_out = 0;
-    double optimizer = 0;  // the norm, and updates of weights that are to be copied in
+    double disk = 0;       // reads of what is to be copied in
+    double optimizer = 0;  // the norm, and updates (their transfers included) of what is to be copied in
   };
   struct Counters {
     double acquire_blocked_seconds = 0;
@@ -194,7 +195,7 @@ class Engine final : private LeaseOwner {
   int slot_id(const PlannedAccess& access) const;
   void prepare(BlockId block, const PreparedBlock& prepared, std::byte* landed);
   void wait_for_copy(const Ticket& ticket);
-  gpu::Task gather_task(TensorId tensor, std::vector<int32_t> rows);
+  gpu::Task gather_task(TensorId tensor, std::vector<int32_t> rows, DiskBegin& disk_begin);
   void gather_from_disk(const TensorStore::Place& place, int slot, StateWindow& window, std::span<float> row,
                         std::byte* out) const;
   void wait_until_writable(BlockId block);

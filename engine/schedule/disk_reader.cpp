@@ -30,12 +30,15 @@ DiskReader::DiskReader(gpu::Device& device, const TensorStore& store, std::uniqu
       queue_(std::move(queue)),
       lane_(device.make_stream(gpu::StreamKind::cpu, "disk read")) {}
 
-gpu::Event DiskReader::read_weights(BlockId block, std::byte* out) {
+gpu::Event DiskReader::read_weights(BlockId block, std::byte* out, DiskBegin begin) {
   std::vector<StatePiece> pieces = weight_pieces(store_, block, compute_dtype_, out);
   lane_->run({.name = "read weights",
               .accesses = {gpu::reads(store_.disk_token(block), 1),
                            gpu::writes(out, store_.layout(block).fetch_bytes(compute_dtype_))},
-              .body = [this, pieces = std::move(pieces)] { store_.file()->read_pieces(*queue_, pieces); }});
+              .body = [this, pieces = std::move(pieces), begin = std::move(begin)] {
+                if (begin) *begin = std::chrono::steady_clock::now();
+                store_.file()->read_pieces(*queue_, pieces);
+              }});
   return lane_->record();
 }
 

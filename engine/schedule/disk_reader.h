@@ -4,6 +4,7 @@
 #include <span>
 
 #include "engine/memory/tensor_store.h"
+#include "engine/schedule/mover.h"
 #include "gpu/device.h"
 #include "io/io_queue.h"
 
@@ -24,8 +25,9 @@ class DiskReader {
   // after it.
   void after(const gpu::Event& event) { lane_->wait(event); }
   gpu::Stream& lane() { return *lane_; }
-  // The block's weights as they are on disk when the lane comes to it; in place after the event.
-  gpu::Event read_weights(BlockId block, std::byte* out);
+  // The block's weights as they are on disk when the lane comes to it; in place after the event. That moment
+  // goes into `begin`, where there is one.
+  gpu::Event read_weights(BlockId block, std::byte* out, DiskBegin begin = nullptr);
 
  private:
   const TensorStore& store_;

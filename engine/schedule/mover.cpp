@@ -16,8 +16,11 @@ gpu::Event Ticket::wait_enqueued() const {
     const Enqueued& enqueued = enqueued_.get();
     const auto end = std::chrono::steady_clock::now();
     const auto host_ready = std::clamp(enqueued.host_ready, begin, end);
-    waits_->host_seconds += std::chrono::duration<double>(host_ready - begin).count();
-    waits_->enqueue_seconds += std::chrono::duration<double>(end - host_ready).count();
+    const auto disk_begin = std::clamp(enqueued.disk_begin, begin, host_ready);
+    const auto seconds = [](auto duration) { return std::chrono::duration<double>(duration).count(); };
+    waits_->host_seconds += seconds(disk_begin - begin);
+    waits_->disk_seconds += seconds(host_ready - disk_begin);
+    waits_->enqueue_seconds += seconds(end - host_ready);
     return enqueued.copied;
   } catch (const std::future_error&) {
     // The lane dropped the fetch because something before it failed; its next event says what.
@@ -47,7 +50,8 @@ Ticket Mover::fetch(Fetch fetch) {
              .wait();  // done: the lane's own order; it tells whoever watches that this thread comes after it
          if (fetch.device_free) copy_in_->wait(*fetch.device_free);
          device_.copy_to_device(*copy_in_, fetch.device, fetch.host, fetch.size_bytes);
-         promise->set_value({copy_in_->record(), host_ready});
+         promise->set_value(
+             {copy_in_->record(), fetch.disk_begin ? *fetch.disk_begin : host_ready, host_ready});
        }});
   return ticket;
 }

@@ -11,17 +11,22 @@
 
 namespace sluice {
 
-// How long Ticket::wait_enqueued has blocked: until the host tier had the bytes, and from there on.
+// How long Ticket::wait_enqueued has blocked.
 struct FetchWaits {
-  double host_seconds = 0;
-  double enqueue_seconds = 0;
+  double host_seconds = 0;     // until the host tier had the bytes, or a drive began to read them
+  double disk_seconds = 0;     // until a drive had read them
+  double enqueue_seconds = 0;  // from there on
 };
+
+// When a drive began to read: written by the lane that reads, before the event of what it read.
+using DiskBegin = std::shared_ptr<std::chrono::steady_clock::time_point>;
 
 // Says when a fetch has been put into the copy stream's order. Waited for by the thread that asked the mover.
 class Ticket {
  public:
   struct Enqueued {
     gpu::Event copied;
+    std::chrono::steady_clock::time_point disk_begin;
     std::chrono::steady_clock::time_point host_ready;
   };
   Ticket() = default;
@@ -53,6 +58,7 @@ class Mover {
     std::vector<gpu::Event> host_ready;     // the bytes are there after these
     std::optional<gpu::Event> device_free;  // and may be overwritten after this
     std::optional<gpu::Task> gather;        // host work that puts them there, after host_ready
+    DiskBegin disk_begin = {};              // where a drive reads them
   };
   Ticket fetch(Fetch fetch);
 

@@ -46,7 +46,8 @@ void Prefetcher::read(int access) {
   next_staging_slot_ = (next_staging_slot_ + 1) % staging_.slot_count();
   staging_.wait_free(slot, reader_->lane());
   if (const auto& ready = store_.version_ready(block)) reader_->after(*ready);
-  reads_.push_back({access, slot, reader_->read_weights(block, staging_.slot(slot))});
+  const auto begin = std::make_shared<std::chrono::steady_clock::time_point>();
+  reads_.push_back({access, slot, begin, reader_->read_weights(block, staging_.slot(slot), begin)});
 }
 
 void Prefetcher::issue(int access) {
@@ -66,6 +67,7 @@ void Prefetcher::issue(int access) {
     staging_slot = reads_.front().slot;
     fetch.host = staging_.slot(staging_slot);
     fetch.host_ready.push_back(reads_.front().done);
+    fetch.disk_begin = reads_.front().begin;
     reads_.pop_front();
   } else {
     fetch.host = store_.weights(block) + layout.fetch_offset(compute_dtype_);

@@ -43,6 +43,7 @@ class Prefetcher {
   struct Read {
     int access = 0;
     int slot = 0;
+    DiskBegin begin;
     gpu::Event done;
   };
   struct Pending {

@@ -72,6 +72,8 @@ void InputOffload::fetch(int layer) {
     staging_.wait_free(staging_slot, *lane_);
     fetch.host = staging_.slot(staging_slot);
     fetch.host_ready = {read(piece(layer, staging_slot))};
+    // Whatever was to be waited for before was a write to the drive.
+    fetch.disk_begin = std::make_shared<std::chrono::steady_clock::time_point>();
   }
   arrival_->ticket = mover_.fetch(std::move(fetch));
 }

@@ -94,6 +94,7 @@ TEST_F(CliTest, TrainsAndWritesAFolderLikeTheOneItRead) {
   EXPECT_EQ(events[0]["event"], "start");
   EXPECT_EQ(events[0]["options"]["learning_rate"], 1e-3);
   EXPECT_GT(events[0]["plan"]["peak_bytes"]["device"], 0);
+  EXPECT_GT(events[0]["plan"]["drives"]["written_bytes_for_result"], 0);
   for (size_t step = 1; step <= 3; ++step) {
     const json& event = events[step];
     EXPECT_EQ(event["event"], "step");
@@ -107,11 +108,11 @@ TEST_F(CliTest, TrainsAndWritesAFolderLikeTheOneItRead) {
     EXPECT_FALSE(event["skipped"]);
     for (const char* key : {"device", "host", "process"}) EXPECT_GT(event["peak_bytes"][key], 0) << key;
     double waited = 0;
-    for (const char* lane : {"compute", "copy_in", "copy_out", "optimizer"}) {
+    for (const char* lane : {"compute", "copy_in", "copy_out", "disk", "optimizer"}) {
       EXPECT_GE(event["waited"][lane], 0.0) << lane;
       waited += event["waited"][lane].get<double>();
     }
-    EXPECT_EQ(event["waited"].size(), 4u);
+    EXPECT_EQ(event["waited"].size(), 5u);
     EXPECT_LE(waited, event["step_seconds"]) << "one thread waits for one lane at a time";
   }
   EXPECT_DOUBLE_EQ(events[1]["learning_rate"], 1e-3);
@@ -204,7 +205,7 @@ TEST_F(CliTest, PlanNeedsNoDataAndIsWhatTrainFollows) {
                   [](const json& part) { return part["name"] == "process base"; });
     each->at("peak_bytes").erase("host");
   }
-  for (const char* judgement : {"verdict", "verdicts", "prediction", "drives"}) planned.erase(judgement);
+  for (const char* judgement : {"verdict", "verdicts", "prediction"}) planned.erase(judgement);
   EXPECT_EQ(planned, followed);
   EXPECT_FALSE(fs::exists(folder_ / "other"));
 }
@@ -221,6 +222,9 @@ TEST_F(CliTest, PlanPrintsATableOrRefusesWithTheNumberThatWouldDo) {
   EXPECT_EQ(refused.code, 4);
   EXPECT_THAT(refused.out, HasSubstr("verdict: no-go\nreason: the device limit of 1.00 KiB is too small"));
   EXPECT_THAT(refused.out, HasSubstr("would go: --device_memory "));
+  for (const char* text :
+       {"memory: no-go (", "disk space: go (with --device_memory ", "endurance: go (", "time: go ("})
+    EXPECT_THAT(refused.out, HasSubstr(text));
   EXPECT_EQ(refused.err, "") << "a refusal is the plan's result";
 }
 
@@ -275,6 +279,9 @@ TEST_F(CliTest, ARefusedPlanNamesWhatWouldGo) {
   EXPECT_EQ(with({"--device_memory", std::to_string(least)}).code, 0);
   EXPECT_EQ(with({"--device_memory", std::to_string(least - 1)}).code, 4);
   EXPECT_EQ(said["nearest_setting"], said["would_go"][0]);
+  EXPECT_EQ(said["verdicts"]["memory"]["verdict"], "no-go");
+  for (const char* about : {"disk space", "endurance", "time"})
+    EXPECT_EQ(said["verdicts"][about]["verdict"], "go") << about;
   std::vector<std::string> options;
   for (const std::string setting : said["would_go"]) {
     const size_t space = setting.find(' ');

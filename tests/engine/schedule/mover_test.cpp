@@ -108,6 +108,28 @@ TEST_P(MoverTest, NobodyWaitsForTheHostWhereTheCopyIsEnqueuedAlready) {
   EXPECT_GE(mover.fetch_waits().enqueue_seconds, 0.0);
 }
 
+// By whom a wait is owed: up to the moment that a drive began to read, and from there on.
+TEST_P(MoverTest, WaitsForADriveAreCountedApart) {
+  using Time = std::chrono::steady_clock::time_point;
+  const std::vector<float> sent = numbers(7);
+  for (const Time begin : {Time::min(), Time::max()}) {
+    Mover mover(host_.device());
+    Door door;
+    cpu_->run(door.task());
+    const Ticket ticket = mover.fetch({.device = at(0),
+                                       .host = bytes(sent),
+                                       .size_bytes = kBytes,
+                                       .host_ready = {cpu_->record()},
+                                       .disk_begin = std::make_shared<Time>(begin)});
+    std::thread opener([&] { door.open(); });
+    ticket.wait_enqueued().wait();
+    opener.join();
+    const FetchWaits& waits = mover.fetch_waits();
+    EXPECT_EQ(begin == Time::min() ? waits.host_seconds : waits.disk_seconds, 0.0);
+    EXPECT_GE(begin == Time::min() ? waits.disk_seconds : waits.host_seconds, 0.0);
+  }
+}
+
 TEST_P(MoverTest, GatherRunsAfterTheHostIsReadyAndBeforeTheCopy) {
   Mover mover(host_.device());
   Door door;
