@@ -64,19 +64,34 @@ rm -rf "$work/undisturbed"
 duration=$(($(date +%s%N) - start))  # of a whole run, in ns
 [ "$(hash_of "$work/hash")" = "$expected" ] || { echo "two undisturbed runs differ"; exit 1; }
 
-# Modification times in ns; the newest slab byte against the newest header.
-newest() { find "$@" -printf '%T@\n' 2>/dev/null | sort -n | tail -n 1; }
+# A slab has bytes that are newer than the newest header.
+writing_now() {
+  local header slab
+  for header in "$work"/out/checkpoint/generation-*.manifest; do :; done  # the last by name
+  [ -f "$header" ] || return 1
+  for slab in "$work"/spill/sluice/state-*.slab; do [ "$slab" -nt "$header" ] && return 0; done
+  return 1
+}
+mkfifo "$work/never"
+exec 3<>"$work/never"
+nap() { read -rt 0.003 -u 3 || true; }  # starts no process
+running() { kill -0 "$pid" 2>/dev/null; }
 
 done_kills=0 committed=0 writing=0 equal=0 failed=0
 enough() { [ "$done_kills" -ge "$kills" ] && [ $((3 * committed)) -ge $((2 * kills)) ] && [ $((4 * writing)) -ge "$kills" ]; }
 until enough || [ "$done_kills" -ge $((3 * kills)) ]; do
   rm -rf "$work/out"
+  : >"$work/log"  # now, and not when the other process comes to it: steps are looked for there
   "${train[@]}" "$work/out" >"$work/hash" 2>"$work/log" &
   pid=$!
-  # Some time after the start, or after any step; half of them soon after it, while it is being written.
+  # Some time after the start, or after any step; half of them soon after it began to be written.
   after=$((RANDOM % (steps + 1)))
-  while [ "$after" -gt 0 ] && ! grep -q "^step $after/" "$work/log" && kill -0 "$pid" 2>/dev/null; do sleep 0.005; done
-  range=$((duration / steps / 1000 / (RANDOM % 2 == 0 ? 1 : 4)))
+  while [ "$after" -gt 0 ] && ! grep -q "^step $after/" "$work/log" && running; do nap; done
+  range=$((duration / steps / 1000))
+  if [ $((RANDOM % 2)) = 0 ]; then
+    while [ "$after" -gt 0 ] && ! writing_now && running; do nap; done
+    range=$((range / 8))
+  fi
   delay=$(((RANDOM * 32768 + RANDOM) * range / (32768 * 32768)))  # µs
   sleep "$(printf '%d.%06d' $((delay / 1000000)) $((delay % 1000000)))"
   kill -9 "$pid" 2>/dev/null || true
@@ -88,9 +103,7 @@ until enough || [ "$done_kills" -ge $((3 * kills)) ]; do
   if compgen -G "$work/out/checkpoint/generation-*.manifest" >/dev/null; then
     committed=$((committed + 1))
     option=(--resume)
-    header=$(newest "$work/out/checkpoint" -name 'generation-*.manifest')
-    slab=$(newest "$work/spill/sluice" -name 'state-*.slab')
-    [ "$(printf '%s\n%s\n' "$header" "$slab" | sort -n | tail -n 1)" = "$header" ] || writing=$((writing + 1))
+    if writing_now; then writing=$((writing + 1)); fi
   elif [ -f "$work/out/config.json" ]; then
     continue  # the result was there already, and the state gone
   fi
