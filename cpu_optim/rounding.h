@@ -80,6 +80,11 @@ inline float decode_second_moment(uint8_t code, float unit) {
   return (std::bit_cast<float>(magnitude | kTwoBits) - kTwiceSecondOffset) * (unit / 2);
 }
 
+// Rounding leaves noise in v, and the mean of 1 / sqrt(v) is larger by 3/8 of its relative variance. That
+// tends to 0.48 q / v for steps of q, whatever beta2, 4 %: so the update would be up to 1.6 % too long. In
+// runs of 200 to 500 steps 1.1 % was measured, by what undoes it (training_quality_test).
+inline constexpr float kNoiseOfRoot = 1.011f;
+
 // Of the scales of a record in a step.
 struct RecordUnits {
   float first, second;
@@ -101,7 +106,7 @@ inline AdamStep in_half_units(AdamStep step, RecordUnits old, RecordUnits next) 
   step.gradient_share1 *= to_first;
   step.beta2 *= old.second / 2 * to_second;
   step.gradient_share2 *= to_second;
-  step.v_correction *= root_of_half(next.second);
+  step.v_correction = step.v_correction * kNoiseOfRoot * root_of_half(next.second);
   step.step_size *= next.first / 2;
   return step;
 }

@@ -7,7 +7,7 @@
 namespace sluice::cpu_optim::reference {
 
 void update(std::span<double> w, std::span<double> m, std::span<double> v, std::span<const double> gradient,
-            const AdamOptions& options, int64_t step, double gradient_scale) {
+            const AdamOptions& options, int64_t step, double gradient_scale, double root_factor) {
   SLUICE_CHECK(m.size() == w.size() && v.size() == w.size() && gradient.size() == w.size() && step >= 1);
   const double t = static_cast<double>(step);
   for (size_t i = 0; i < w.size(); ++i) {
@@ -18,7 +18,7 @@ void update(std::span<double> w, std::span<double> m, std::span<double> v, std::
     v[i] = options.beta2 * v[i] + (1 - options.beta2) * g * g;
     const double m_hat = m[i] / (1 - std::pow(options.beta1, t));
     const double v_hat = v[i] / (1 - std::pow(options.beta2, t));
-    w[i] -= options.learning_rate * m_hat / (std::sqrt(v_hat) + options.epsilon);
+    w[i] -= options.learning_rate * m_hat / (root_factor * std::sqrt(v_hat) + options.epsilon);
   }
 }
 

@@ -165,9 +165,10 @@ void update(const StateSpan& state, std::span<const double> gradient, const Adam
             int64_t step, double gradient_scale, uint64_t seed) {
   Numbers numbers = decode(state);
   const Units units = units_of(numbers, gradient, options, gradient_scale);
-  update(numbers.w, numbers.m, numbers.v, gradient, options, step, gradient_scale);
-  const uint64_t key = random_key_of(seed, step);
   const bool records = state.format == StateFormat::int8;
+  update(numbers.w, numbers.m, numbers.v, gradient, options, step, gradient_scale,
+         records ? double{kNoiseOfRoot} : 1.0);
+  const uint64_t key = random_key_of(seed, step);
   std::vector<double> first_draws, second_draws;
   for (size_t i = 0; i < numbers.w.size(); ++i) {
     const Draws drawn = draws(key, state.first_element + i);

@@ -307,7 +307,9 @@ TEST(Int8, UnitsDoNotEnterTheArithmetic) {
     for (float& value : gradient)
       value = 0.125f * (1 + std::abs(std::remainder(value, 1.0f))) * (value < 0 ? -1 : 1);
     const AdamStep adam = make_adam_step({.learning_rate = 1e-2}, step, 0.3f, kRunSeed);
-    const ReadState exact = fp32_step(ReadState(state.span()), gradient, adam);
+    AdamStep unscaled = adam;
+    unscaled.v_correction *= kNoiseOfRoot;
+    const ReadState exact = fp32_step(ReadState(state.span()), gradient, unscaled);
     update(state.span(), gradient, adam);
     for (size_t i = 0; i < size; ++i) {
       const Draws drawn = draws(adam.random_key, i);
