@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -23,6 +24,10 @@
 namespace sluice::cpu_optim {
 
 enum class StateFormat : uint8_t { split, split_bf16, bf16, int8, fp32 };
+
+// The default first, the others from large to small, the oracle last.
+inline constexpr std::array kStateFormats = {StateFormat::split, StateFormat::split_bf16, StateFormat::bf16,
+                                             StateFormat::int8, StateFormat::fp32};
 
 std::string_view name(StateFormat format);
 std::optional<StateFormat> state_format(std::string_view name);
@@ -67,7 +72,7 @@ struct StateSpan {
     };
     return {.format = format,
             .size = count,
-            .weight = weight + begin,
+            .weight = weight == nullptr ? nullptr : weight + begin,
             .low = at(low, low_bytes(format, begin)),
             .first_moment = at(first_moment, moment_bytes(format, begin)),
             .second_moment = at(second_moment, moment_bytes(format, begin)),

@@ -6,6 +6,7 @@
 #include "apps/finetune/output_folder.h"
 #include "apps/finetune/plan_alternatives.h"
 #include "apps/finetune/plan_report.h"
+#include "apps/finetune/state_report.h"
 #include "apps/finetune/train_setup.h"
 #include "engine/base/error.h"
 
@@ -25,6 +26,7 @@ void print(const PlanOptions& options, const Plan& plan, const TrainSetup& setup
   const bool go = all_go(outlook.verdicts);
   if (options.json) {
     nlohmann::ordered_json json = plan_json(plan, setup.trainer);
+    json["states"] = state_format_json(setup);
     json["drives"] = disk_json(outlook.disk);
     json["prediction"] = forecast_json(outlook.forecast);
     json["verdicts"] = verdicts_json(outlook.verdicts);
@@ -32,8 +34,9 @@ void print(const PlanOptions& options, const Plan& plan, const TrainSetup& setup
     print_json(json);
     return;
   }
-  std::cout << plan_table(plan, setup.trainer) << disk_table(outlook.disk) << forecast_table(outlook.forecast)
-            << verdict_table(outlook.verdicts) << "verdict: " << (go ? "go" : "no-go") << "\n";
+  std::cout << plan_table(plan, setup.trainer) << state_table(setup) << disk_table(outlook.disk)
+            << forecast_table(outlook.forecast) << verdict_table(outlook.verdicts)
+            << "verdict: " << (go ? "go" : "no-go") << "\n";
 }
 
 std::string joined(const std::vector<std::string>& texts) {

@@ -13,6 +13,7 @@ int run_command(const EvalOptions& options);
 int run_command(const GenerateOptions& options);
 int run_command(const ImportOptions& options);
 int run_command(const InitOptions& options);
+int run_command(const ConvertStateOptions& options);
 int run_command(const TokenizeOptions& options);
 
 }  // namespace sluice::finetune

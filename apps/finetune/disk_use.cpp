@@ -80,7 +80,7 @@ std::vector<Need> needs_of_state(const TrainOptions& options, const DiskUse& use
 // Without weight files: every tensor in the dtype of a new model.
 uint64_t result_bytes(const TrainOptions& options, const TrainSetup& setup) {
   if (setup.model.folder.has_weights()) return written_bytes(setup.model.folder, options.export_dtype);
-  const ModelSpec model = make_decoder_spec(setup.model.config, setup.trainer.freeze).model;
+  const ModelSpec model = trained_model(setup);
   uint64_t bytes = 0;
   for (const TensorSpec& tensor : model.tensors)
     bytes += static_cast<uint64_t>(tensor.rows * tensor.cols) *
@@ -116,7 +116,7 @@ DiskUse disk_use(const TrainOptions& options, const TrainSetup& setup, const Pla
   if (use.steps > 0) use.saves = interval > 0 ? (use.steps - 1) / interval : 0;
   if (use.steps > 0 && (options.state.spills() || use.saves > 0)) ++use.saves;  // at the end
   if (options.state.spills()) {
-    const ModelSpec model = make_decoder_spec(setup.model.config, setup.trainer.freeze).model;
+    const ModelSpec model = trained_model(setup);
     const size_t weights = TensorStore::weight_arena_bytes(model);
     use.written_at_start = use.state_bytes + weights - std::min(weights, weights_here);
     for (const PlanPart& part : plan.parts)

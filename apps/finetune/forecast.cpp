@@ -84,7 +84,7 @@ Forecast make_forecast(gpu::Device& device, const TrainSetup& setup, const Forec
   Forecast forecast{.steps = options.steps > 0 ? options.steps : setup.total_steps};
   const TrainerOptions& trainer = setup.trainer;
   const MachineRates machine =
-      machine_rates(*setup.runtime.device, *setup.runtime.pool, trainer.compute_dtype,
+      machine_rates(*setup.runtime.device, *setup.runtime.pool, trainer.compute_dtype, trainer.state_format,
                     [] { std::cerr << "Measuring this machine, once ...\n"; });
   const int threads = setup.runtime.pool->thread_count();
   LaneRates rates = host_lane_rates(machine, threads, options.gpu ? Processors::apart : Processors::one);

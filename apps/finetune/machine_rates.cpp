@@ -130,15 +130,19 @@ std::map<std::string, double> measure_ops_rates(gpu::Device& device, DType dtype
   return timer.rates();
 }
 
-void measure_host(Executor& executor, DType dtype, MachineRates& rates) {
+void measure_host(Executor& executor, DType dtype, cpu_optim::StateFormat format, MachineRates& rates) {
   constexpr int64_t kElements = int64_t{4} << 20;
   constexpr size_t kCount = static_cast<size_t>(kElements);
-  const AlignedBuffer memory(kCount * 16, "measuring the optimizer", AlignedBuffer::Fill::now);
-  const auto part = [&]<class T>(size_t offset, T) {
-    return std::span(reinterpret_cast<T*>(memory.data() + kCount * offset), kCount);
-  };
-  const cpu_optim::SplitState state{part(0, BFloat16{}), part(2, int16_t{}), part(4, 0.0f), part(8, 0.0f)};
-  const cpu_optim::FloatView gradient(dtype, memory.data() + kCount * 12, kElements);
+  const AlignedBuffer memory(kCount * 20, "measuring the optimizer", AlignedBuffer::Fill::now);
+  const auto part = [&](size_t index) { return memory.data() + kCount * 4 * index; };
+  const bool has_low = cpu_optim::low_bytes(format, 1) > 0;
+  const cpu_optim::StateSpan state{.format = format,
+                                   .size = kElements,
+                                   .weight = reinterpret_cast<BFloat16*>(part(0)),
+                                   .low = has_low ? part(1) : nullptr,
+                                   .first_moment = part(2),
+                                   .second_moment = part(3)};
+  const cpu_optim::FloatView gradient(dtype, part(4), kElements);
   const cpu_optim::AdamStep step = cpu_optim::make_adam_step({}, 1);
   rates.optimizer_parameters_per_second = static_cast<double>(kElements) / seconds_of([&] {
                                             cpu_optim::update(executor, state, gradient, step);
@@ -200,21 +204,23 @@ constexpr Field kFields[] = {
 
 }  // namespace
 
-MachineRates measure_machine(gpu::Device& device, Executor& executor, DType dtype) {
+MachineRates measure_machine(gpu::Device& device, Executor& executor, DType dtype,
+                             cpu_optim::StateFormat format) {
   MachineRates rates{.ops = measure_ops_rates(device, dtype)};
-  measure_host(executor, dtype, rates);
+  measure_host(executor, dtype, format, rates);
   return rates;
 }
 
 MachineRates machine_rates(gpu::Device& device, Executor& executor, DType dtype,
-                           const std::function<void()>& report) {
+                           cpu_optim::StateFormat format, const std::function<void()>& report) {
   const std::filesystem::path drives = drive_settings_path();
   const std::filesystem::path file = drives.empty() ? drives : drives.parent_path() / "machine.json";
   const std::string key = processor_name() + ", " + std::to_string(executor.thread_count()) + " threads, " +
-                          device.traits().kernel_table_id + ", " + std::string(name(dtype));
+                          device.traits().kernel_table_id + ", " + std::string(name(dtype)) + ", " +
+                          std::string(cpu_optim::name(format));
   if (const auto known = load_machine_rates(file, key)) return *known;
   report();
-  const MachineRates rates = measure_machine(device, executor, dtype);
+  const MachineRates rates = measure_machine(device, executor, dtype, format);
   try {
     if (!file.empty()) save_machine_rates(file, key, rates);
   } catch (const Error&) {  // a cache: whoever cannot write it measures again

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "cpu_optim/state_format.h"
 #include "engine/base/dtype.h"
 #include "engine/base/executor.h"
 #include "engine/schedule/predict.h"
@@ -23,14 +24,16 @@ struct MachineRates {
   double checksum_bytes_per_second = 0;  // of one thread
 };
 
-// About a second of work on the device that is the CPU, in `dtype`. The shortest of several runs of each, so
-// what else the machine does counts little.
-MachineRates measure_machine(gpu::Device& device, Executor& executor, DType dtype);
+// About a second of work on the device that is the CPU, in `dtype` and on states of `format`. The shortest of
+// several runs of each, so what else the machine does counts little.
+MachineRates measure_machine(gpu::Device& device, Executor& executor, DType dtype,
+                             cpu_optim::StateFormat format = cpu_optim::StateFormat::split);
 
-// What was measured before on such a processor with as many threads, kernels and that dtype, or else now;
-// kept in machine.json beside drive_settings_path(). `report` hears of a measurement before it starts.
+// What was measured before on such a processor with as many threads, kernels, that dtype and that format, or
+// else now; kept in machine.json beside drive_settings_path(). `report` hears of a measurement before it
+// starts.
 MachineRates machine_rates(gpu::Device& device, Executor& executor, DType dtype,
-                           const std::function<void()>& report);
+                           cpu_optim::StateFormat format, const std::function<void()>& report);
 
 // As above, of a known file and key; empty where it is not there or holds anything unlikely.
 std::optional<MachineRates> load_machine_rates(const std::filesystem::path& file, const std::string& key);

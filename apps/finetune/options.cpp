@@ -29,6 +29,14 @@ OptionValue dtype_value(std::optional<DType>& dtype, const char* unset) {
                                             3);
 }
 
+OptionValue state_format_value(cpu_optim::StateFormat& format) {
+  std::vector<std::pair<std::string, cpu_optim::StateFormat>> choices;
+  for (const cpu_optim::StateFormat each : cpu_optim::kStateFormats)
+    choices.emplace_back(cpu_optim::name(each), each);
+  const size_t count = choices.size();
+  return choice_value(format, std::move(choices), count);
+}
+
 void add_model(OptionTable& table, std::string& model) {
   table.add("Model", {.name = "model",
                       .value = text_value(model, "DIR"),
@@ -155,8 +163,26 @@ void add_optimizer(OptionTable& table, TrainOptions& train) {
                     .aliases = {"lr_warmup_steps"}});
   table.add(group, {.name = "weight_decay",
                     .value = real_value(train.weight_decay, kFromZero),
-                    .help = "decoupled (AdamW); not on norms and biases",
+                    .help = "not on norms and biases",
                     .aliases = {}});
+  table.add(group, {.name = "optim",
+                    .value = choice_value<cpu_optim::AdamVariant>(
+                        train.optim,
+                        {{"adamw", cpu_optim::AdamVariant::adamw},
+                         {"adam", cpu_optim::AdamVariant::adam},
+                         {"adamw_torch", cpu_optim::AdamVariant::adamw},
+                         {"adamw_torch_fused", cpu_optim::AdamVariant::adamw}},
+                        2),
+                    .help = "adamw decays weights apart from their gradient, adam in it (L2)",
+                    .aliases = {"optimizer"}});
+  table.add(group, {.name = "state_format",
+                    .value = state_format_value(train.state_format),
+                    .help = "what is kept of a parameter: 12, 8, 6, 4 or 14 bytes (docs/state-formats.md)",
+                    .aliases = {}});
+  table.add(group, {.name = "gradient_dtype",
+                    .value = dtype_value(train.gradient_dtype, "auto"),
+                    .help = "of gradients that wait for the update; auto: as --compute_dtype",
+                    .aliases = {"grad_dtype"}});
   table.add(group, {.name = "adam_beta1",
                     .value = real_value(train.adam_beta1, kBeta),
                     .help = "decay of the first moment",
@@ -173,6 +199,11 @@ void add_optimizer(OptionTable& table, TrainOptions& train) {
                     .value = real_value(train.max_grad_norm, kFromZero),
                     .help = "clip the global norm of the gradients to it; 0: do not clip",
                     .aliases = {"clip_grad_norm", "max_norm", "gradient_clipping"}});
+  table.add(group, {.name = "max_skipped_steps",
+                    .value = integer_value(train.max_skipped_steps, kFromZero),
+                    .help = "steps in a row that are skipped, as their gradient norm is not finite; one more "
+                            "ends the run",
+                    .aliases = {}});
 }
 
 void add_train(OptionTable& table, TrainOptions& train, Presence files) {
@@ -342,6 +373,32 @@ ParsedCommand parse_init(Arguments arguments) {
   return finish(table, arguments, options);
 }
 
+ParsedCommand parse_convert_state(Arguments arguments) {
+  ConvertStateOptions options;
+  OptionTable table(
+      "finetune convert-state", "finetune convert-state --input DIR --state_format FORMAT [options]",
+      "Puts the saved state of an interrupted run into another format, so that --resume goes on "
+      "in that one.");
+  table.add("State", {.name = "input",
+                      .value = text_value(options.input, "DIR"),
+                      .help = "output folder of the run",
+                      .aliases = {"checkpoint"},
+                      .presence = Presence::required});
+  OptionValue format = state_format_value(options.state_format);
+  format.default_text.clear();
+  table.add("State", {.name = "state_format",
+                      .value = std::move(format),
+                      .help = "what the state is to be kept in",
+                      .aliases = {},
+                      .presence = Presence::required});
+  table.add("State", {.name = "output",
+                      .value = text_value(options.output, "DIR"),
+                      .help = "folder to make for the converted run; by default its own, whose state is "
+                              "replaced once the new one is whole",
+                      .aliases = {"output_dir", "out_dir"}});
+  return finish(table, arguments, options);
+}
+
 ParsedCommand parse_tokenize(Arguments arguments) {
   TokenizeOptions options;
   OptionTable table("finetune tokenize", "finetune tokenize --model DIR < FILE",
@@ -363,13 +420,14 @@ constexpr std::array kCommands = {
     CommandRow{"generate", "continue prompts", parse_generate},
     CommandRow{"import", "make a Hugging Face folder of a GGUF file", parse_import},
     CommandRow{"init", "make a model with random weights of a config.json", parse_init},
+    CommandRow{"convert-state", "put a saved state into another format", parse_convert_state},
     CommandRow{"tokenize", "print the token ids of lines", parse_tokenize},
 };
 
 std::string commands_help() {
   std::string text = "Usage: finetune COMMAND [options]\n\nCommands:\n";
   for (const CommandRow& row : kCommands) {
-    text += "  " + std::string(row.name) + std::string(10 - row.name.size(), ' ') + std::string(row.summary) +
+    text += "  " + std::string(row.name) + std::string(15 - row.name.size(), ' ') + std::string(row.summary) +
             "\n";
   }
   return text +
@@ -377,7 +435,7 @@ std::string commands_help() {
          "Option names of other trainers (--lr, --batch_size, --epochs, ...) are understood.\n"
          "A first run: finetune train --model DIR --data rows.jsonl --output trained\n"
          "Exit codes: 0 done, 1 a fault of the system, 2 command line, 3 model or data, 4 memory or disk, "
-         "5 loss not finite.\n";
+         "5 loss or gradients not finite.\n";
 }
 
 const CommandRow* find_command(std::string_view name) {

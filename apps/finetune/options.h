@@ -9,6 +9,7 @@
 
 #include "apps/finetune/learning_rate.h"
 #include "apps/finetune/state_options.h"
+#include "cpu_optim/adamw.h"
 #include "engine/base/dtype.h"
 #include "engine/schedule/plan.h"
 
@@ -49,11 +50,15 @@ struct TrainOptions {
   double learning_rate = 2e-5;  // peak
   LearningRateSchedule lr_scheduler_type = LearningRateSchedule::linear;
   int64_t warmup_steps = 0;
-  double weight_decay = 0;  // decoupled; not on norms and biases
+  double weight_decay = 0;  // not on norms and biases
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
-  double max_grad_norm = 1;  // 0: no clipping
+  double max_grad_norm = 1;        // 0: no clipping
+  int64_t max_skipped_steps = 20;  // in a row, for a gradient norm that is not finite; one more ends the run
+  cpu_optim::AdamVariant optim = cpu_optim::AdamVariant::adamw;
+  cpu_optim::StateFormat state_format = cpu_optim::StateFormat::split;
+  std::optional<DType> gradient_dtype;  // bf16 or f32, while they wait; empty: as compute_dtype
   int64_t per_device_train_batch_size = 1;
   int64_t gradient_accumulation_steps = 1;
   int64_t gradient_shards = 1;  // divides gradient_accumulation_steps
@@ -99,6 +104,12 @@ struct InitOptions {
   uint64_t max_shard_size = 5'000'000'000;  // bytes of tensors in a file, as transformers' save_pretrained
 };
 
+struct ConvertStateOptions {
+  std::string input;   // output folder of a run that was interrupted
+  std::string output;  // folder for the converted run; empty: in place
+  cpu_optim::StateFormat state_format = cpu_optim::StateFormat::split;
+};
+
 struct TokenizeOptions {
   std::string model;
 };
@@ -108,7 +119,7 @@ struct HelpText {
 };
 
 using ParsedCommand = std::variant<HelpText, TrainOptions, PlanOptions, EvalOptions, GenerateOptions,
-                                   ImportOptions, InitOptions, TokenizeOptions>;
+                                   ImportOptions, InitOptions, ConvertStateOptions, TokenizeOptions>;
 
 // `arguments` are those behind the program's name: {"train", "--model", ...}. Throws Error(usage).
 ParsedCommand parse_command_line(std::span<const std::string> arguments);

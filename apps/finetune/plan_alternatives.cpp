@@ -2,6 +2,7 @@
 
 #include <functional>
 
+#include "apps/finetune/state_report.h"
 #include "engine/base/math.h"
 
 namespace sluice::finetune {
@@ -62,6 +63,13 @@ std::vector<std::string> settings_that_would_go(const TrainSetup& setup, const P
     TrainerOptions options = setup.trainer;
     options.recompute = Recompute::automatic;
     if (goes(setup, options)) found.emplace_back("--recompute auto");
+  }
+  for (const cpu_optim::StateFormat format : smaller_formats(setup.trainer.state_format)) {
+    TrainerOptions options = setup.trainer;
+    options.state_format = format;
+    if (!goes(setup, options)) continue;
+    found.push_back("--state_format " + std::string(cpu_optim::name(format)));
+    break;
   }
   const auto with_limits = [&](int64_t rows, int64_t tokens_per_row) {
     TrainerOptions options = setup.trainer;

@@ -18,6 +18,8 @@ constexpr const char* kModel = "model";
 constexpr const char* kData = "data";
 constexpr const char* kTokens = "tokens";
 constexpr const char* kSteps = "total_steps";
+constexpr const char* kConfig = "config";  // config.json itself: a converter has no model at hand
+constexpr const char* kStateFormat = "state_format";
 
 class Hash {
  public:
@@ -99,6 +101,12 @@ std::string text_of(const nlohmann::json& value) {
     what = "--max_steps or --num_train_epochs: " + run + " was begun with " + before +
            " steps in all, this command makes it " + now;
   }
+  if (key == kStateFormat) {
+    throw Error(ErrorKind::usage, what +
+                                      ". Its saved state is in that format. To go on in the other one: "
+                                      "finetune convert-state --input " +
+                                      options.output + " --state_format " + now);
+  }
   throw Error(ErrorKind::usage, what +
                                     ". It could not go on bit for bit. Give the same as then, or begin "
                                     "another run in another --output.");
@@ -114,12 +122,13 @@ std::string text_of(const nlohmann::json& value) {
 Json run_settings(const TrainOptions& options, const TrainSetup& setup) {
   const Json all = options_json(options);
   Json settings;
-  for (const char* key :
-       {"compute_dtype", "max_seq_length", "on_bad_row", "per_device_train_batch_size",
-        "gradient_accumulation_steps", "gradient_shards", "seed", "learning_rate", "lr_scheduler_type",
-        "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon", "max_grad_norm"})
+  for (const char* key : {"compute_dtype", "max_seq_length", "on_bad_row", "per_device_train_batch_size",
+                          "gradient_accumulation_steps", "gradient_shards", "seed", "learning_rate",
+                          "lr_scheduler_type", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2",
+                          "adam_epsilon", "max_grad_norm", "optim", kStateFormat, "gradient_dtype"})
     settings[key] = all.at(key);
   settings[kModel] = model_hash(setup.model.folder);
+  settings[kConfig] = read_text_file(setup.model.folder.path() / "config.json");
   settings[kData] = file_hash(options.data.data);
   settings[kTokens] = token_hash(*setup.data);
   settings[kSteps] = setup.total_steps;
@@ -132,6 +141,7 @@ nlohmann::json run_record(const Json& settings, const RunProgress& progress) {
           {"progress",
            {{"steps", facts.steps},
             {"skipped_steps", facts.skipped_steps},
+            {"skipped_in_a_row", progress.skipped_in_a_row},
             {"loss", facts.loss},
             {"train_loss", facts.train_loss},
             {"tokens", facts.tokens},
@@ -147,6 +157,7 @@ RunProgress recorded_progress(const nlohmann::json& record) {
     RunProgress progress;
     progress.facts.steps = saved.at("steps");
     progress.facts.skipped_steps = saved.at("skipped_steps");
+    progress.skipped_in_a_row = saved.at("skipped_in_a_row");
     progress.facts.loss = saved.at("loss");
     progress.facts.train_loss = saved.at("train_loss");
     progress.facts.tokens = saved.at("tokens");
@@ -159,6 +170,18 @@ RunProgress recorded_progress(const nlohmann::json& record) {
   } catch (const nlohmann::json::exception& error) {
     fail_record(error.what());
   }
+}
+
+ModelConfig recorded_config(const nlohmann::json& record) {
+  try {
+    return parse_model_config(record.at("settings").at(kConfig).get<std::string>(), "the saved config.json");
+  } catch (const nlohmann::json::exception& error) {
+    fail_record(error.what());
+  }
+}
+
+void record_state_format(nlohmann::json& record, cpu_optim::StateFormat format) {
+  record["settings"][kStateFormat] = cpu_optim::name(format);
 }
 
 void refuse_changes(const nlohmann::json& record, const Json& settings, const TrainOptions& options) {

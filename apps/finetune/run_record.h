@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/finetune/data/sampler.h"
+#include "apps/finetune/model/config.h"
 #include "apps/finetune/train_events.h"
 #include "apps/finetune/train_setup.h"
 
@@ -11,7 +12,8 @@ namespace sluice::finetune {
 // How far a run has come: what a saved generation says besides the states.
 struct RunProgress {
   RunFacts facts;
-  DataCursor cursor;  // of the next step
+  DataCursor cursor;             // of the next step
+  int64_t skipped_in_a_row = 0;  // of the last steps
 };
 
 // Everything that must be the same for a run to go on bit for bit, by the name of its option: values as they
@@ -23,6 +25,10 @@ nlohmann::json run_record(const nlohmann::ordered_json& settings, const RunProgr
 
 // Throws Error(data) where the record is not one of ours.
 RunProgress recorded_progress(const nlohmann::json& record);
+// The shape of the model, likewise.
+ModelConfig recorded_config(const nlohmann::json& record);
+// The state has been converted.
+void record_state_format(nlohmann::json& record, cpu_optim::StateFormat format);
 // Throws Error(usage) that names the first option that is not as `record` says.
 void refuse_changes(const nlohmann::json& record, const nlohmann::ordered_json& settings,
                     const TrainOptions& options);

@@ -5,6 +5,7 @@
 #include "apps/common/version.h"
 #include "apps/finetune/disk_use.h"
 #include "apps/finetune/plan_report.h"
+#include "apps/finetune/state_report.h"
 
 namespace sluice::finetune {
 namespace {
@@ -31,27 +32,32 @@ Json engine_json(const EngineOptions& options) {
 }  // namespace
 
 Json options_json(const TrainOptions& options) {
-  Json json = {{"model", options.model},
-               {"data", options.data.data},
-               {"output", options.output},
-               {"max_seq_length", options.data.max_seq_length},
-               {"on_bad_row", options.data.on_bad_row == OnBadRow::skip ? "skip" : "stop"},
-               {"max_steps", options.max_steps},
-               {"num_train_epochs", options.num_train_epochs},
-               {"learning_rate", options.learning_rate},
-               {"lr_scheduler_type", name(options.lr_scheduler_type)},
-               {"warmup_steps", options.warmup_steps},
-               {"weight_decay", options.weight_decay},
-               {"adam_beta1", options.adam_beta1},
-               {"adam_beta2", options.adam_beta2},
-               {"adam_epsilon", options.adam_epsilon},
-               {"max_grad_norm", options.max_grad_norm},
-               {"per_device_train_batch_size", options.per_device_train_batch_size},
-               {"gradient_accumulation_steps", options.gradient_accumulation_steps},
-               {"gradient_shards", options.gradient_shards},
-               {"seed", options.seed},
-               {"recompute", name(options.recompute)},
-               {"export_dtype", options.export_dtype ? sluice::name(*options.export_dtype) : "source"}};
+  Json json = {
+      {"model", options.model},
+      {"data", options.data.data},
+      {"output", options.output},
+      {"max_seq_length", options.data.max_seq_length},
+      {"on_bad_row", options.data.on_bad_row == OnBadRow::skip ? "skip" : "stop"},
+      {"max_steps", options.max_steps},
+      {"num_train_epochs", options.num_train_epochs},
+      {"learning_rate", options.learning_rate},
+      {"lr_scheduler_type", name(options.lr_scheduler_type)},
+      {"warmup_steps", options.warmup_steps},
+      {"weight_decay", options.weight_decay},
+      {"adam_beta1", options.adam_beta1},
+      {"adam_beta2", options.adam_beta2},
+      {"adam_epsilon", options.adam_epsilon},
+      {"max_grad_norm", options.max_grad_norm},
+      {"max_skipped_steps", options.max_skipped_steps},
+      {"optim", options.optim == cpu_optim::AdamVariant::adamw ? "adamw" : "adam"},
+      {"state_format", cpu_optim::name(options.state_format)},
+      {"gradient_dtype", sluice::name(options.gradient_dtype.value_or(compute_dtype(options.engine)))},
+      {"per_device_train_batch_size", options.per_device_train_batch_size},
+      {"gradient_accumulation_steps", options.gradient_accumulation_steps},
+      {"gradient_shards", options.gradient_shards},
+      {"seed", options.seed},
+      {"recompute", name(options.recompute)},
+      {"export_dtype", options.export_dtype ? sluice::name(*options.export_dtype) : "source"}};
   json.update(engine_json(options.engine));
   json.update(state_json(options.state));
   return json;
@@ -66,6 +72,7 @@ Json versions_json() {
 // As `finetune plan --json` says it, but for what is foretold.
 Json plan_facts(const TrainOptions& options, const TrainSetup& setup, const Plan& plan) {
   Json json = plan_json(plan, setup.trainer);
+  json["states"] = state_format_json(setup);
   json["drives"] = disk_json(disk_use(options, setup, plan));
   return json;
 }

@@ -82,10 +82,14 @@ TrainerOptions trainer_options(const TrainOptions& options, const TrainSetup& se
           .can_save = true,
           .host_parts = {process_base()},
           .freeze = {},
+          .state_format = options.state_format,
+          .gradient_dtype = options.gradient_dtype,
+          .seed = options.seed,
           .adam = {.beta1 = options.adam_beta1,
                    .beta2 = options.adam_beta2,
                    .epsilon = options.adam_epsilon,
-                   .weight_decay = options.weight_decay},
+                   .weight_decay = options.weight_decay,
+                   .variant = options.optim},
           .max_gradient_norm = options.max_grad_norm};
 }
 
@@ -99,6 +103,10 @@ TrainSetup set_up_training(const TrainOptions& options, WeightFiles weights) {
   setup.runtime = open_runtime(options.engine);
   setup.trainer = trainer_options(options, setup);
   return setup;
+}
+
+ModelSpec trained_model(const TrainSetup& setup) {
+  return make_decoder_spec(setup.model.config, setup.trainer.freeze, setup.trainer.state_format).model;
 }
 
 LearningRate learning_rate_of(const TrainOptions& options, int64_t total_steps) {

@@ -31,6 +31,9 @@ enum class WeightFiles { needed, optional };  // optional: config.json is enough
 // --max_seq_length allows. The tokenizer is gone when this returns: training has no use for its memory.
 TrainSetup set_up_training(const TrainOptions& options, WeightFiles weights = WeightFiles::needed);
 
+// What the engine is given: tensors, blocks and state format.
+ModelSpec trained_model(const TrainSetup& setup);
+
 LearningRate learning_rate_of(const TrainOptions& options, int64_t total_steps);
 
 // Throws Error(resource) where the plan asks for more than the machine could ever have. Returns a warning

@@ -79,6 +79,7 @@ EngineOptions engine_options(const TrainerOptions& options) {
   cpu_optim::AdamOptions plain = decayed;
   plain.weight_decay = 0;
   return {.compute_dtype = options.compute_dtype,
+          .gradient_dtype = options.gradient_dtype,
           .prefetch_distance = options.prefetch_distance,
           .gradient_shards = options.gradient_shards,
           .recompute = options.recompute,
@@ -88,7 +89,9 @@ EngineOptions engine_options(const TrainerOptions& options) {
           .spill = options.spill,
           .layer_inputs = options.layer_inputs,
           .training = true,
-          .optimizer = {.groups = {decayed, plain}, .max_gradient_norm = options.max_gradient_norm},
+          .optimizer = {.groups = {decayed, plain},
+                        .seed = options.seed,
+                        .max_gradient_norm = options.max_gradient_norm},
           .state_file = options.state_file,
           .make_queue = options.make_queue,
           .can_save = options.can_save};
@@ -132,7 +135,7 @@ std::string row_of(const MicroBatch& batch, size_t token) {
 }  // namespace
 
 StateLayout Trainer::state_layout(const ModelConfig& config, const TrainerOptions& options) {
-  const DecoderSpec spec = make_decoder_spec(config, options.freeze);
+  const DecoderSpec spec = make_decoder_spec(config, options.freeze, options.state_format);
   const Decoder decoder(config, options.compute_dtype);
   WalkSpec walk;
   walk.row_gradient_tensors = {spec.embedding};
@@ -144,7 +147,7 @@ StateLayout Trainer::state_layout(const ModelConfig& config, const TrainerOption
 
 Plan Trainer::plan(gpu::Device& device, const ModelConfig& config, const TrainerOptions& options) {
   const Decoder decoder(config, options.compute_dtype);
-  const DecoderSpec spec = make_decoder_spec(config, options.freeze);
+  const DecoderSpec spec = make_decoder_spec(config, options.freeze, options.state_format);
   return choose_walk(device, spec, decoder, options).plan;
 }
 
@@ -158,7 +161,7 @@ PlannedWalk Trainer::plan_walk(gpu::Device& device, const DecoderSpec& spec, con
 Trainer::Trainer(gpu::Device& device, Executor& executor, const ModelConfig& config, TrainerOptions options)
     : options_(std::move(options)),
       decoder_(config, options_.compute_dtype),
-      spec_(make_decoder_spec(config, options_.freeze)),
+      spec_(make_decoder_spec(config, options_.freeze, options_.state_format)),
       losses_(static_cast<size_t>(options_.limits.micro_batch_count),
               std::vector<float>(static_cast<size_t>(options_.limits.tokens))) {
   PlannedWalk chosen = choose_walk(device, spec_, decoder_, options_);

@@ -31,8 +31,13 @@ struct TrainerOptions {
   bool can_save = false;             // see EngineOptions
   std::vector<PlanPart> host_parts;  // what the process holds besides, shown in the plan
   FreezeRule freeze;
-  cpu_optim::AdamOptions adam;  // learning_rate is ignored: each step brings its own
+  cpu_optim::StateFormat state_format = cpu_optim::StateFormat::split;
+  std::optional<DType> gradient_dtype = {};  // see engine's EngineOptions
+  uint64_t seed = 0;                         // of stochastic rounding
+  cpu_optim::AdamOptions adam;               // learning_rate is ignored: each step brings its own
   double max_gradient_norm = 1;
+
+  DType gradient_dtype_or_default() const { return gradient_dtype.value_or(compute_dtype); }
 };
 
 // The walk of a training step, and the plan that it follows.

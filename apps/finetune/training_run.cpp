@@ -104,6 +104,7 @@ void TrainingRun::step() {
                 .learning_rate = facts.learning_rate,
                 .tokens_per_second = facts.tokens_per_second(),
                 .skipped = facts.report.skipped});
+  refuse_more_skips();
 }
 
 void TrainingRun::refuse_bad_loss(const StepFacts& facts) const {
@@ -115,10 +116,23 @@ void TrainingRun::refuse_bad_loss(const StepFacts& facts) const {
                   "--warmup_steps, and check that the model's own weights are finite (finetune eval).");
 }
 
+void TrainingRun::refuse_more_skips() const {
+  const int64_t skipped = progress_.skipped_in_a_row;
+  if (skipped <= parts_.options.max_skipped_steps) return;
+  throw Error(ErrorKind::diverged,
+              "the norm of the gradients was not a finite number in " + std::to_string(skipped) +
+                  " step(s) in a row, over --max_skipped_steps " +
+                  std::to_string(parts_.options.max_skipped_steps) +
+                  ": each was skipped, so training does not move, and no result was written. Try a lower "
+                  "--learning_rate or some --warmup_steps, or --gradient_dtype fp32, and look for the rows "
+                  "of these steps.");
+}
+
 void TrainingRun::count(const StepFacts& facts) {
   RunFacts& run = progress_.facts;
   ++run.steps;
   run.skipped_steps += facts.report.skipped ? 1 : 0;
+  progress_.skipped_in_a_row = facts.report.skipped ? progress_.skipped_in_a_row + 1 : 0;
   run.loss = facts.report.loss;
   run.train_loss += (facts.report.loss - run.train_loss) / static_cast<double>(run.steps);
   run.tokens += facts.report.token_count;

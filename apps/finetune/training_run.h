@@ -41,6 +41,7 @@ class TrainingRun {
   void train();
   void step();
   void refuse_bad_loss(const StepFacts& facts) const;
+  void refuse_more_skips() const;
   void count(const StepFacts& facts);
   PeakBytes peak() const;
   double seconds() const;

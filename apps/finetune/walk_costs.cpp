@@ -22,7 +22,7 @@ class CostMeter {
         seconds_(seconds),
         limits_(limits),
         run_(device, spec, decoder, limits, [this](const gpu::Op& op) { count(op); }),
-        waiting_dtypes_(waiting_dtypes(spec.model, planned.walk, options.compute_dtype)),
+        waiting_dtypes_(waiting_dtypes(spec.model, planned.walk, options.gradient_dtype_or_default())),
         rows_(std::min(vocabulary(), limits.tokens * limits.micro_batch_count)) {
     const std::vector<PlannedAccess>& accesses = planned_.plan.accesses;
     for (size_t at = 0; at < accesses.size(); ++at) last_access_[accesses[at].access.block] = at;
@@ -80,8 +80,10 @@ class CostMeter {
     const size_t row_blocks = static_cast<size_t>(rows_) / std::max<size_t>(spec_.embedding_pieces.size(), 1);
     for (const BlockId piece : spec_.embedding_pieces) {
       if (planned_.plan.home(piece).weights != Tier::disk) continue;
-      const size_t fetch_bytes = planned_.blocks[static_cast<size_t>(piece.value)].weight_bytes / 4 *
-                                 size_bytes(options_.compute_dtype);
+      const BlockNeeds& needs = planned_.blocks[static_cast<size_t>(piece.value)];
+      const bool masters = options_.compute_dtype == DType::f32;
+      const size_t fetch_bytes =
+          masters ? needs.updated_weight_bytes : static_cast<size_t>(needs.element_count) * 2;
       bytes += std::min(fetch_bytes, (row_blocks + 1) * kChecksumBytes);
     }
     return bytes;
@@ -173,7 +175,7 @@ WalkCosts training_costs(gpu::Device& device, const DecoderSpec& spec, const Dec
 Prediction predict_step(gpu::Device& device, const ModelConfig& config, const TrainerOptions& options,
                         const BatchLimits& limits, const OpSeconds& seconds, const LaneRates& rates) {
   const Decoder decoder(config, options.compute_dtype);
-  const DecoderSpec spec = make_decoder_spec(config, options.freeze);
+  const DecoderSpec spec = make_decoder_spec(config, options.freeze, options.state_format);
   const PlannedWalk planned = Trainer::plan_walk(device, spec, decoder, options);
   const WalkCosts costs = training_costs(device, spec, decoder, options, limits, planned, seconds);
   return predict(planned.plan, planned.blocks, costs, rates);

@@ -7,6 +7,7 @@
 #include "cpu_optim/convert.h"
 #include "engine/api/engine_plan.h"
 #include "engine/base/math.h"
+#include "engine/memory/master_codec.h"
 
 namespace sluice {
 namespace {
@@ -58,7 +59,7 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
           host_budget_, device, fetched_row_bytes(model_, walk_, DType::f32), "embedding gradient rows");
     }
     optimizer_ = std::make_unique<Optimizer>(*store_, device, executor, host_budget_,
-                                             waiting_dtypes(model_, walk_, options_.compute_dtype),
+                                             waiting_dtypes(model_, walk_, options_.gradient_dtype_or_default()),
                                              options_.optimizer, plan_, options_.make_queue);
   }
   mover_ = std::make_unique<Mover>(device);
@@ -204,7 +205,7 @@ gpu::Task Engine::gather_task(TensorId tensor, std::vector<int32_t> rows, DiskBe
       }
       const BlockLayout::Part& part = store_->layout(place.block).part(place.part);
       if (options_.compute_dtype == DType::bf16 && part.trainable) {
-        // The weight that a lease offers is the high half, not a new rounding.
+        // The weight that a lease offers is the high one, not a new rounding.
         const BFloat16* high =
             store_->state(place.block).high.data() + part.span_begin + place.row * part.cols;
         std::memcpy(out, high, row_bytes);
@@ -238,16 +239,15 @@ void Engine::gather_from_disk(const TensorStore::Place& place, int slot, StateWi
     put_row(row, options_.compute_dtype, out);
     return;
   }
-  const size_t begin = (static_cast<size_t>(part.span_begin) + first) * 2;
+  const int64_t begin = part.span_begin + static_cast<int64_t>(first);
   if (options_.compute_dtype == DType::bf16) {
-    window.read(place.block, Section::high, slot, begin, {out, row.size() * 2});
+    window.read(place.block, Section::high, slot, static_cast<size_t>(begin) * 2, {out, row.size() * 2});
     return;
   }
-  std::vector<BFloat16> high(row.size());
-  std::vector<int16_t> low(row.size());
-  window.read(place.block, Section::high, slot, begin, std::as_writable_bytes(std::span(high)));
-  window.read(place.block, Section::low, slot, begin, std::as_writable_bytes(std::span(low)));
-  cpu_optim::join_masters(high, low, row);
+  read_masters(model_.state_format, begin, row,
+               [&](Section section, size_t at, std::span<std::byte> bytes) {
+                 window.read(place.block, section, slot, at, bytes);
+               });
   put_row(row, options_.compute_dtype, out);
 }
 

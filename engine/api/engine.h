@@ -28,8 +28,8 @@
 namespace sluice {
 
 struct EngineOptions {
-  DType compute_dtype =
-      DType::f32;  // fp32 or bf16: of weights under a lease, and (bf16) of gradients that cross
+  DType compute_dtype = DType::f32;  // fp32 or bf16: of weights under a lease
+  std::optional<DType> gradient_dtype;  // of gradients that cross and wait; empty: the compute dtype
   int prefetch_distance = 1;
   int gradient_shards = 1;
   Recompute recompute = Recompute::automatic;
@@ -45,6 +45,8 @@ struct EngineOptions {
   StateFile* state_file = nullptr;
   IoQueueFactory make_queue;
   bool can_save = false;  // without a disk: a state file is given or may come later (attach), and is planned
+
+  DType gradient_dtype_or_default() const { return gradient_dtype.value_or(compute_dtype); }
 };
 
 // What one walk over the model needs; walks repeat.

@@ -113,7 +113,7 @@ void Engine::offer_rows(TensorId tensor, std::vector<int32_t> rows, const std::b
   const gpu::Event sent = mover_->send(compute_->record(), row_gradients_->data(), gradients, bytes);
   copied_out_bytes_ += bytes;
   optimizer_->offer_rows(tensor, std::move(rows), reinterpret_cast<const float*>(row_gradients_->data()),
-                         sent, options_.compute_dtype);
+                         sent, options_.gradient_dtype_or_default());
 }
 
 void Engine::offer_from_host(BlockId block, cpu_optim::FloatView gradient) {

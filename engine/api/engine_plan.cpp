@@ -58,18 +58,26 @@ bool gets_rows(const ModelSpec& model, const WalkSpec& walk, BlockId block) {
   });
 }
 
-// A part as it landed: rows of high halves (or of a frozen tensor), or of low halves.
+// A part as it landed: rows of high weights, of fp32 masters, or of a frozen tensor; `low` are the low halves
+// that make masters of high weights, where a lease does that.
 gpu::View raw_view(const BlockLayout& layout, int part, DType compute_dtype, std::byte* landed, bool low) {
+  using cpu_optim::StateFormat;
   const BlockLayout::Part& placed = layout.part(part);
-  std::byte* const high = landed + layout.half_bytes() - layout.fetch_offset(compute_dtype);
+  std::byte* const begin = landed - layout.fetch_offset(compute_dtype);
+  const auto rows_at = [&](std::byte* data, DType dtype) {
+    return gpu::View(data, dtype, placed.rows, placed.cols);
+  };
   if (!placed.trainable) {
     if (low) return {};
-    return {high + layout.half_bytes() + placed.frozen_offset, placed.storage_dtype, placed.rows,
-            placed.cols};
+    return rows_at(begin + layout.trained_bytes() + placed.frozen_offset, placed.storage_dtype);
   }
-  if (!low) return {high + placed.span_begin * 2, DType::bf16, placed.rows, placed.cols};
-  if (compute_dtype == DType::bf16) return {};
-  return {landed + placed.span_begin * 2, DType::i16, placed.rows, placed.cols};
+  const bool whole_masters = compute_dtype == DType::f32 && layout.state_format() == StateFormat::fp32;
+  if (low) {
+    if (compute_dtype == DType::bf16 || layout.low_bytes() == 0 || whole_masters) return {};
+    return rows_at(begin + placed.span_begin * 2, DType::i16);
+  }
+  if (whole_masters) return rows_at(begin + placed.span_begin * 4, DType::f32);
+  return rows_at(begin + layout.low_bytes() + placed.span_begin * 2, DType::bf16);
 }
 
 }  // namespace
@@ -159,8 +167,8 @@ PreparedBlock Engine::shape_of(gpu::Device& device, const ModelSpec& model, Bloc
                        reinterpret_cast<std::byte*>(kPreparedAlignment));
 }
 
-std::vector<DType> waiting_dtypes(const ModelSpec& model, const WalkSpec& walk, DType compute_dtype) {
-  std::vector<DType> dtypes(model.blocks.size(), compute_dtype);
+std::vector<DType> waiting_dtypes(const ModelSpec& model, const WalkSpec& walk, DType gradient_dtype) {
+  std::vector<DType> dtypes(model.blocks.size(), gradient_dtype);
   for (int block = 0; block < static_cast<int>(model.blocks.size()); ++block) {
     if (gets_rows(model, walk, BlockId{block})) dtypes[static_cast<size_t>(block)] = DType::f32;
   }
@@ -196,10 +204,10 @@ PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const Walk
       .disk = options.disk,
       .spill = options.spill,
       .layer_inputs = options.layer_inputs,
-      .update_slot_bytes = StateStream::kSlotBytes};
+      .update_slot_bytes = StateStream::slot_bytes(model.state_format)};
   std::set<BlockId> visited;
   for (const Access& access : walk.accesses) visited.insert(access.block);
-  const std::vector<DType> waiting = waiting_dtypes(model, walk, options.compute_dtype);
+  const std::vector<DType> waiting = waiting_dtypes(model, walk, options.gradient_dtype_or_default());
   for (int index = 0; index < static_cast<int>(model.blocks.size()); ++index) {
     BlockNeeds needs = block_needs(device, model, BlockId{index}, options);
     const BlockLayout layout(model, BlockId{index});
@@ -207,7 +215,8 @@ PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const Walk
     const size_t copy_bytes = elements * size_bytes(waiting[static_cast<size_t>(index)]);
     needs.weight_bytes = layout.weight_bytes();
     if (options.training) {
-      needs.updated_weight_bytes = 2 * layout.half_bytes();
+      needs.element_count = layout.logical_elements();
+      needs.updated_weight_bytes = layout.trained_bytes();
       needs.moment_bytes = layout.moment_bytes();
       needs.waiting_bytes = copy_bytes;
       needs.gradient_stays = gets_rows(model, walk, BlockId{index});
@@ -238,7 +247,7 @@ PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const Walk
 
 StateLayout Engine::state_layout(const ModelSpec& model, const WalkSpec& walk, const EngineOptions& options) {
   if (!options.disk) return StateLayout(model);
-  std::vector<std::optional<DType>> gradients(model.blocks.size(), options.compute_dtype);
+  std::vector<std::optional<DType>> gradients(model.blocks.size(), options.gradient_dtype_or_default());
   for (int block = 0; block < static_cast<int>(gradients.size()); ++block) {
     if (gets_rows(model, walk, BlockId{block})) gradients[static_cast<size_t>(block)].reset();
   }

@@ -27,8 +27,8 @@ PreparedBlock lay_out_block(gpu::Device& device, const ModelSpec& model, BlockId
 void submit_preparation(const BlockLayout& layout, const BlockSpec& block, DType compute_dtype,
                         const PreparedBlock& prepared, std::byte* landed,
                         const std::function<void(gpu::Op)>& submit);
-// Of each block's gradient in the host tier: the compute dtype, but fp32 where rows are still added there.
-std::vector<DType> waiting_dtypes(const ModelSpec& model, const WalkSpec& walk, DType compute_dtype);
+// Of each block's gradient in the host tier: `gradient_dtype`, but fp32 where rows are still added there.
+std::vector<DType> waiting_dtypes(const ModelSpec& model, const WalkSpec& walk, DType gradient_dtype);
 // Host staging of fetch_rows and offer_rows.
 size_t fetched_row_bytes(const ModelSpec& model, const WalkSpec& walk, DType dtype);
 PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const WalkSpec& walk,

@@ -5,7 +5,7 @@
 
 namespace sluice {
 
-BlockLayout::BlockLayout(const ModelSpec& model, BlockId block) {
+BlockLayout::BlockLayout(const ModelSpec& model, BlockId block) : state_format_(model.state_format) {
   constexpr size_t kFrozenAlignment = 512;
   for (const BlockPart& part : model.block(block).parts) {
     const TensorSpec& tensor = model.tensor(part.tensor);

@@ -16,9 +16,9 @@ inline constexpr int64_t kSpanPadding = 256;
 inline constexpr size_t kSectionAlignment = 4096;
 
 // Where a block's parts lie. Trainable parts have a place in the flat logical index: spans one after another,
-// each padded to 256 elements; weight halves, moments and gradients of the block are all laid out so. Frozen
+// each padded to 256 elements; weights, moments and gradients of the block are all laid out so. Frozen
 // parts are only stored. In every tier a block's weights are one range:
-//   low halves (int16) | high halves (bf16) | frozen parts
+//   low (of the state format; may be empty) | high (bf16 weights) | frozen parts
 // each padded to kSectionAlignment, so that bf16 compute copies from `high` on, fp32 compute copies all of
 // it, and the disk can transfer either.
 class BlockLayout {
@@ -30,7 +30,7 @@ class BlockLayout {
     int64_t cols = 0;
     bool trainable = true;
     int group = 0;
-    DType storage_dtype = DType::bf16;  // bf16 (high half) where trainable
+    DType storage_dtype = DType::bf16;  // of the high weights where trainable
     int64_t span_begin = 0;             // trainable: first element in the block's logical index
     size_t frozen_offset = 0;           // frozen: byte in the frozen range
     int64_t element_count() const { return rows * cols; }
@@ -43,20 +43,25 @@ class BlockLayout {
   // Elements of the block in the logical index, padding included.
   int64_t logical_elements() const { return logical_elements_; }
   size_t frozen_bytes() const { return frozen_bytes_; }
-  // Of the low and of the high halves, padding included: frozen parts begin after twice as many.
-  size_t half_bytes() const {
-    return round_up(static_cast<size_t>(logical_elements_) * 2, kSectionAlignment);
+  cpu_optim::StateFormat state_format() const { return state_format_; }
+  // Where the high weights begin, and where the frozen parts do: what comes before, padding included.
+  size_t low_bytes() const {
+    return round_up(cpu_optim::low_bytes(state_format_, logical_elements_), kSectionAlignment);
   }
-  size_t weight_bytes() const { return 2 * half_bytes() + frozen_bytes_; }
-  // m and v, fp32, each padded.
+  size_t trained_bytes() const {
+    return low_bytes() + round_up(static_cast<size_t>(logical_elements_) * 2, kSectionAlignment);
+  }
+  size_t weight_bytes() const { return trained_bytes() + frozen_bytes_; }
+  // m and v, each padded.
   size_t moment_bytes() const {
-    return 2 * round_up(static_cast<size_t>(logical_elements_) * 4, kSectionAlignment);
+    return 2 * round_up(cpu_optim::moment_bytes(state_format_, logical_elements_), kSectionAlignment);
   }
   // What a lease in `compute_dtype` copies: from this offset of the weights to their end.
-  size_t fetch_offset(DType compute_dtype) const { return compute_dtype == DType::bf16 ? half_bytes() : 0; }
+  size_t fetch_offset(DType compute_dtype) const { return compute_dtype == DType::bf16 ? low_bytes() : 0; }
   size_t fetch_bytes(DType compute_dtype) const { return weight_bytes() - fetch_offset(compute_dtype); }
 
  private:
+  cpu_optim::StateFormat state_format_;
   std::vector<Part> parts_;
   int64_t logical_elements_ = 0;
   size_t frozen_bytes_ = 0;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu_optim/state_format.h"
 #include "engine/base/dtype.h"
 #include "engine/base/ids.h"
 
@@ -43,6 +44,8 @@ struct BlockSpec {
 struct ModelSpec {
   std::vector<TensorSpec> tensors;
   std::vector<BlockSpec> blocks;
+  // Of all trainable tensors: everything that lays out, moves or updates states asks here.
+  cpu_optim::StateFormat state_format = cpu_optim::StateFormat::split;
 
   const TensorSpec& tensor(TensorId id) const { return tensors.at(static_cast<size_t>(id.value)); }
   const BlockSpec& block(BlockId id) const { return blocks.at(static_cast<size_t>(id.value)); }

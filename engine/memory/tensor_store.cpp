@@ -6,6 +6,7 @@
 #include "cpu_optim/convert.h"
 #include "engine/base/error.h"
 #include "engine/base/math.h"
+#include "engine/memory/master_codec.h"
 
 namespace sluice {
 namespace {
@@ -13,10 +14,8 @@ namespace {
 constexpr size_t kBlockAlignment = 4096;
 constexpr size_t kHashPiece = size_t{4} << 20;
 
-template <class T>
-std::span<T> typed(std::byte* begin, int64_t count) {
-  return {reinterpret_cast<T*>(begin), static_cast<size_t>(count)};
-}
+// Masters that become sections in the host tier at a time.
+constexpr size_t kMasterPiece = size_t{64} << 10;
 
 template <class T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {
@@ -74,6 +73,11 @@ TensorStore::TensorStore(ModelSpec model, gpu::Device& device, TierBudget& host_
       moment_offsets_(sluice::moment_offsets(layouts_, homes_)),
       versions_(layouts_.size()) {
   SLUICE_CHECK(homes_.size() == layouts_.size());
+  uint64_t element_count = 0;
+  for (const BlockLayout& layout : layouts_) {
+    first_elements_.push_back(element_count);
+    element_count += static_cast<uint64_t>(layout.logical_elements());
+  }
   index_tensors();
   weights_ = std::make_unique<HostArena>(host_budget, device, weight_offsets_.back(), "weights");
   if (with_moments)
@@ -123,19 +127,33 @@ void TensorStore::restore(std::vector<uint8_t> slots) {
   newest_slots_ = std::move(slots);
   committed_slots_ = newest_slots_;
   for (BlockId block{0}; block.value < block_count(); ++block.value) {
-    const auto load = [&](Section section, auto span) {
-      if (span.empty()) return;
-      disk_.file->read_bytes(*disk_.queue, block, section,
-                             section == Section::frozen ? 0 : newest_slot(block), 0,
-                             std::as_writable_bytes(span));
-    };
     const BlockState resident = state(block);
-    load(Section::low, resident.low);
-    load(Section::high, resident.high);
-    load(Section::frozen, resident.frozen);
-    load(Section::first_moment, resident.first_moment);
-    load(Section::second_moment, resident.second_moment);
+    for (const Section section : kPersistedSections) {
+      if (resident.bytes(section).empty()) continue;
+      disk_.file->read_bytes(*disk_.queue, block, section,
+                             section == Section::frozen ? 0 : newest_slot(block), 0, resident.bytes(section));
+    }
   }
+}
+
+std::span<std::byte> BlockState::bytes(Section section) const {
+  switch (section) {
+    case Section::low:
+      return low;
+    case Section::high:
+      return std::as_writable_bytes(high);
+    case Section::frozen:
+      return frozen;
+    case Section::first_moment:
+      return first_moment;
+    case Section::second_moment:
+      return second_moment;
+    case Section::gradient:
+    case Section::layer_input:
+      break;
+  }
+  SLUICE_CHECK(false, "scratch is no state");
+  return {};
 }
 
 BlockState TensorStore::state(BlockId block) const {
@@ -144,16 +162,29 @@ BlockState TensorStore::state(BlockId block) const {
   BlockState state;
   if (home(block).weights == Tier::host) {
     std::byte* const begin = weights(block);
-    state.low = typed<int16_t>(begin, count);
-    state.high = typed<BFloat16>(begin + placed.half_bytes(), count);
-    state.frozen = {begin + 2 * placed.half_bytes(), placed.frozen_bytes()};
+    state.low = {begin, cpu_optim::low_bytes(model_.state_format, count)};
+    state.high = {reinterpret_cast<BFloat16*>(begin + placed.low_bytes()), static_cast<size_t>(count)};
+    state.frozen = {begin + placed.trained_bytes(), placed.frozen_bytes()};
   }
   if (moments_ && home(block).moments == Tier::host) {
     std::byte* const moments = moments_->data() + moment_offsets_.at(static_cast<size_t>(block.value));
-    state.first_moment = typed<float>(moments, count);
-    state.second_moment = typed<float>(moments + placed.moment_bytes() / 2, count);
+    const size_t bytes = cpu_optim::moment_bytes(model_.state_format, count);
+    state.first_moment = {moments, bytes};
+    state.second_moment = {moments + placed.moment_bytes() / 2, bytes};
   }
   return state;
+}
+
+cpu_optim::StateSpan TensorStore::states(BlockId block) const {
+  const BlockState resident = state(block);
+  const auto begin_of = [](auto span) { return span.empty() ? nullptr : span.data(); };
+  return {.format = model_.state_format,
+          .size = layout(block).logical_elements(),
+          .weight = begin_of(resident.high),
+          .low = begin_of(resident.low),
+          .first_moment = begin_of(resident.first_moment),
+          .second_moment = begin_of(resident.second_moment),
+          .first_element = first_elements_.at(static_cast<size_t>(block.value))};
 }
 
 const TensorStore::TensorRows& TensorStore::locate(TensorId tensor, int64_t row) const {
@@ -185,35 +216,37 @@ void TensorStore::visit_rows(TensorId tensor, int64_t row_begin, int64_t row_cou
 
 // Elements [first, first + masters.size()) of the block's logical index.
 void TensorStore::write_trainable(BlockId block, int64_t first, std::span<const float> masters) {
-  const size_t begin = static_cast<size_t>(first);
-  if (home(block).weights == Tier::host) {
-    const BlockState target = state(block);
-    cpu_optim::split_masters(masters, target.high.subspan(begin, masters.size()),
-                             target.low.subspan(begin, masters.size()));
-    return;
+  if (home(block).weights == Tier::disk) {
+    return write_masters(model_.state_format, first, masters,
+                         [&](Section section, size_t begin, std::span<const std::byte> in) {
+                           disk_.file->write_bytes(*disk_.queue, block, section, newest_slot(block), begin, in);
+                         });
   }
-  std::vector<BFloat16> high(masters.size());
-  std::vector<int16_t> low(masters.size());
-  cpu_optim::split_masters(masters, high, low);
-  const int slot = newest_slot(block);
-  disk_.file->write_bytes(*disk_.queue, block, Section::high, slot, begin * 2, bytes_of(high));
-  disk_.file->write_bytes(*disk_.queue, block, Section::low, slot, begin * 2, bytes_of(low));
+  const BlockState target = state(block);
+  const auto write = [&](Section section, size_t begin, std::span<const std::byte> in) {
+    std::ranges::copy(in, target.bytes(section).subspan(begin, in.size()).begin());
+  };
+  for (size_t done = 0; done < masters.size(); done += kMasterPiece) {
+    write_masters(model_.state_format, first + static_cast<int64_t>(done),
+                  masters.subspan(done, std::min(kMasterPiece, masters.size() - done)), write);
+  }
 }
 
 void TensorStore::read_trainable(BlockId block, int64_t first, std::span<float> masters) const {
-  const size_t begin = static_cast<size_t>(first);
-  if (home(block).weights == Tier::host) {
-    const BlockState source = state(block);
-    cpu_optim::join_masters(source.high.subspan(begin, masters.size()),
-                            source.low.subspan(begin, masters.size()), masters);
-    return;
+  if (home(block).weights == Tier::disk) {
+    return read_masters(model_.state_format, first, masters,
+                        [&](Section section, size_t begin, std::span<std::byte> out) {
+                          disk_.file->read_bytes(*disk_.queue, block, section, newest_slot(block), begin, out);
+                        });
   }
-  std::vector<BFloat16> high(masters.size());
-  std::vector<int16_t> low(masters.size());
-  const int slot = newest_slot(block);
-  disk_.file->read_bytes(*disk_.queue, block, Section::high, slot, begin * 2, bytes_of(high));
-  disk_.file->read_bytes(*disk_.queue, block, Section::low, slot, begin * 2, bytes_of(low));
-  cpu_optim::join_masters(high, low, masters);
+  const BlockState source = state(block);
+  const auto read = [&](Section section, size_t begin, std::span<std::byte> out) {
+    std::ranges::copy(source.bytes(section).subspan(begin, out.size()), out.begin());
+  };
+  for (size_t done = 0; done < masters.size(); done += kMasterPiece) {
+    read_masters(model_.state_format, first + static_cast<int64_t>(done),
+                 masters.subspan(done, std::min(kMasterPiece, masters.size() - done)), read);
+  }
 }
 
 void TensorStore::write_frozen(BlockId block, size_t begin, std::span<const std::byte> bytes) {
@@ -280,7 +313,9 @@ uint64_t TensorStore::hash() const {
     XXH3_64bits_update(hasher.get(), bytes.data(), bytes.size());
   };
   std::vector<std::byte> piece;
-  const auto add_section = [&](BlockId block, Section section, int slot, size_t size) {
+  const auto add_from_disk = [&](BlockId block, Section section) {
+    const size_t size = disk_.file->layout().section_bytes(block, section);
+    const int slot = section == Section::frozen ? 0 : newest_slot(block);
     for (size_t begin = 0; begin < size; begin += piece.size()) {
       piece.resize(std::min(kHashPiece, size - begin));
       disk_.file->read_bytes(*disk_.queue, block, section, slot, begin, piece);
@@ -289,23 +324,13 @@ uint64_t TensorStore::hash() const {
   };
   for (BlockId block{0}; block.value < block_count(); ++block.value) {
     const BlockState resident = state(block);
-    const size_t elements = static_cast<size_t>(layout(block).logical_elements());
-    const int slot = newest_slot(block);
-    if (home(block).weights == Tier::host) {
-      add(std::as_bytes(resident.high));
-      add(std::as_bytes(resident.low));
-      add(resident.frozen);
-    } else {
-      add_section(block, Section::high, slot, elements * 2);
-      add_section(block, Section::low, slot, elements * 2);
-      add_section(block, Section::frozen, 0, layout(block).frozen_bytes());
-    }
-    if (home(block).moments == Tier::host) {
-      add(std::as_bytes(resident.first_moment));
-      add(std::as_bytes(resident.second_moment));
-    } else {
-      add_section(block, Section::first_moment, slot, elements * 4);
-      add_section(block, Section::second_moment, slot, elements * 4);
+    for (const Section section : {Section::high, Section::low, Section::frozen, Section::first_moment,
+                                  Section::second_moment}) {
+      if (home_of(home(block), section) == Tier::host) {
+        add(resident.bytes(section));
+      } else {
+        add_from_disk(block, section);
+      }
     }
   }
   return XXH3_64bits_digest(hasher.get());

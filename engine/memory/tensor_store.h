@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "cpu_optim/state_format.h"
 #include "engine/base/float_bits.h"
 #include "engine/memory/block_home.h"
 #include "engine/memory/block_layout.h"
@@ -18,14 +19,22 @@
 namespace sluice {
 
 // A block's bytes in the host tier, by meaning. Spans cover the block's logical index (empty without
-// trainable parts, and of what is on disk).
+// trainable parts, of what the state format lacks, and of what is on disk).
 struct BlockState {
-  std::span<int16_t> low;
+  std::span<std::byte> low;
   std::span<BFloat16> high;
   std::span<std::byte> frozen;
-  std::span<float> first_moment;
-  std::span<float> second_moment;
+  std::span<std::byte> first_moment;
+  std::span<std::byte> second_moment;
+
+  std::span<std::byte> bytes(Section section) const;
 };
+
+// Where a section of a block's state is between its uses.
+inline Tier home_of(const BlockHome& home, Section section) {
+  const bool moment = section == Section::first_moment || section == Section::second_moment;
+  return moment ? home.moments : home.weights;
+}
 
 // Where the blocks are that are not in the host tier, and who transfers for the trainer's thread. Both
 // outlive the store.
@@ -51,16 +60,18 @@ class TensorStore {
   const BlockLayout& layout(BlockId block) const { return layouts_.at(static_cast<size_t>(block.value)); }
   BlockHome home(BlockId block) const { return homes_.at(static_cast<size_t>(block.value)); }
   BlockState state(BlockId block) const;
+  // The trained elements of the same, as an update takes them; null where they are not in the host tier.
+  cpu_optim::StateSpan states(BlockId block) const;
   // Start of the block's weights, which are in the host tier: low | high | frozen, as BlockLayout says.
   std::byte* weights(BlockId block) const;
   StateFile* file() const { return disk_.file; }
   // A file for generations, where all blocks are in the host tier and none was given.
   void attach(StateFile& file);
 
-  // Sets rows of a tensor from fp32, exactly for trainable ones, else rounded to the storage dtype. The
-  // moments stay. Rows on disk are written there, before the first update.
+  // Sets rows of a tensor from fp32: for trainable ones exactly where the state format has a master, else
+  // rounded to the weight or the storage dtype. The moments stay. Rows on disk are written there, before the first update.
   void write_rows(TensorId tensor, int64_t row_begin, int64_t row_count, const float* rows);
-  // Rows of a tensor as fp32: the master of a trainable one.
+  // Rows of a tensor as fp32: the master of a trainable one, where there is one.
   void read_rows(TensorId tensor, int64_t row_begin, int64_t row_count, float* rows) const;
 
   // The block and part that hold a row.
@@ -130,6 +141,7 @@ class TensorStore {
   std::vector<std::byte> disk_tokens_;
   std::vector<size_t> weight_offsets_;
   std::vector<size_t> moment_offsets_;
+  std::vector<uint64_t> first_elements_;  // by block, in the logical index of the whole model
   std::vector<std::vector<TensorRows>> rows_of_tensor_;
   std::vector<Version> versions_;
   std::unique_ptr<HostArena> weights_;

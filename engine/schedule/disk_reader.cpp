@@ -5,7 +5,8 @@ namespace sluice {
 std::vector<StatePiece> weight_pieces(const TensorStore& store, BlockId block, DType compute_dtype,
                                       std::byte* out) {
   const BlockLayout& layout = store.layout(block);
-  const size_t elements = static_cast<size_t>(layout.logical_elements());
+  const cpu_optim::StateFormat format = layout.state_format();
+  const int64_t elements = layout.logical_elements();
   const int slot = store.newest_slot(block);
   std::vector<StatePiece> pieces;
   const auto add = [&](Section section, int of_slot, size_t offset, size_t size_bytes) {
@@ -17,9 +18,12 @@ std::vector<StatePiece> weight_pieces(const TensorStore& store, BlockId block, D
                       .size_bytes = size_bytes,
                       .data = out + offset - layout.fetch_offset(compute_dtype)});
   };
-  if (compute_dtype == DType::f32) add(Section::low, slot, 0, elements * 2);
-  add(Section::high, slot, layout.half_bytes(), elements * 2);
-  add(Section::frozen, 0, 2 * layout.half_bytes(), layout.frozen_bytes());
+  if (compute_dtype == DType::f32)
+    add(Section::low, slot, 0, state_section_bytes(format, Section::low, elements));
+  // The masters of format fp32 are all that fp32 compute looks at.
+  if (compute_dtype == DType::bf16 || format != cpu_optim::StateFormat::fp32)
+    add(Section::high, slot, layout.low_bytes(), state_section_bytes(format, Section::high, elements));
+  add(Section::frozen, 0, layout.trained_bytes(), layout.frozen_bytes());
   return pieces;
 }
 

@@ -13,9 +13,6 @@ namespace {
 // Who submits to a lane of the disk.
 enum Queue : int { kPrefetcher, kOptimizer, kInputs };
 
-// Of a split state: low, high, m, v.
-constexpr double kWeightStateBytes = 4;
-constexpr double kMomentBytes = 8;
 // The update of more chunks than this is simulated in larger ones.
 constexpr size_t kMostChunks = 4096;
 constexpr int kSteps = 8;
@@ -29,7 +26,12 @@ double bytes_of(size_t bytes) {
 }
 
 double element_count(const BlockNeeds& block) {
-  return bytes_of(block.moment_bytes) / kMomentBytes;
+  return static_cast<double>(block.element_count);
+}
+
+// What an update changes.
+double state_bytes(const BlockNeeds& block) {
+  return bytes_of(block.updated_weight_bytes) + bytes_of(block.moment_bytes);
 }
 
 // Bytes a parameter that an update reads from the disk, or writes there.
@@ -39,10 +41,11 @@ struct Streamed {
 };
 
 Streamed streamed(const BlockNeeds& block, const BlockHome& home) {
-  const double states =
-      (home.weights == Tier::disk ? kWeightStateBytes : 0) + (home.moments == Tier::disk ? kMomentBytes : 0);
+  const double states = (home.weights == Tier::disk ? bytes_of(block.updated_weight_bytes) : 0) +
+                        (home.moments == Tier::disk ? bytes_of(block.moment_bytes) : 0);
   const double gradient = home.gradient == Tier::disk ? bytes_of(block.waiting_bytes) : 0;
-  return {states + gradient / std::max(1.0, element_count(block)), states};
+  const double elements = std::max(1.0, element_count(block));
+  return {(states + gradient) / elements, states / elements};
 }
 
 // Submits one walk and its update as engine/api, prefetcher, input offload and optimizer do; each of these
@@ -301,10 +304,9 @@ class StepBuilder {
   // Optimizer::update_block, and StateStream for what is on disk.
   void update(BlockId block) {
     const BlockNeeds& of = needs(block);
-    if (of.moment_bytes == 0) return;
+    if (of.element_count == 0) return;
     const double count = element_count(of);
-    const double touched =
-        2 * kMomentBytes * count + 2 * kWeightStateBytes * count + bytes_of(of.waiting_bytes);
+    const double touched = 2 * state_bytes(of) + bytes_of(of.waiting_bytes);
     const BlockHome& home = plan_.home(block);
     if (home == BlockHome{}) {
       version_[index(block)] = on_optimizer(seconds(count, rates_.optimizer_parameters_per_second), touched,
@@ -329,10 +331,13 @@ class StepBuilder {
     optimizer_waits_for_ = version_[index(block)];
   }
   double chunk_elements() const {
-    double total = 0;
-    for (const BlockNeeds& block : blocks_) total += element_count(block);
-    // Its update slot holds low, high, m, v and a gradient of up to fp32.
-    const double chunk = bytes_of(plan_.update_slot_bytes) / (kWeightStateBytes + kMomentBytes + 4);
+    double total = 0, states = 0;
+    for (const BlockNeeds& block : blocks_) {
+      total += element_count(block);
+      states += state_bytes(block);
+    }
+    // Its update slot holds the states and a gradient of up to fp32.
+    const double chunk = bytes_of(plan_.update_slot_bytes) / (states / std::max(1.0, total) + 4);
     return std::max({1.0, chunk, total / static_cast<double>(kMostChunks)});
   }
   int free_slot() const {

@@ -37,19 +37,19 @@ std::string drive_name(int descriptor) {
   return error ? "device " + number : link.filename().string();
 }
 
-// Calls visit(block) for each checksum block of a piece.
+}  // namespace
+
 template <class Visit>
-void for_each_block(const StatePiece& piece, Visit visit) {
-  for (size_t done = 0; done < piece.size_bytes; done += kChecksumBytes) {
+void StateFile::for_each_block(const StatePiece& piece, Visit visit) const {
+  const size_t block_bytes = layout_.checksum_bytes(piece.section);
+  for (size_t done = 0; done < piece.size_bytes; done += block_bytes) {
     StatePiece block = piece;
     block.begin += done;
     block.data += done;
-    block.size_bytes = std::min(kChecksumBytes, piece.size_bytes - done);
+    block.size_bytes = std::min(block_bytes, piece.size_bytes - done);
     visit(block);
   }
 }
-
-}  // namespace
 
 std::vector<int> StateFile::descriptors() const {
   std::vector<int> all = state_->descriptors();
@@ -74,11 +74,16 @@ std::span<const uint64_t> StateFile::checksums(BlockId block, Section section, i
   return const_cast<StateFile*>(this)->checksums(block, section, slot);
 }
 
+uint64_t StateFile::checksum(const StatePiece& piece) const {
+  return checksums(piece.block, piece.section, piece.slot)[piece.begin / layout_.checksum_bytes(piece.section)];
+}
+
 void StateFile::check(const StatePiece& piece) const {
   const size_t bytes = layout_.section_bytes(piece.block, piece.section);
   SLUICE_CHECK(piece.begin <= bytes && piece.size_bytes <= bytes - piece.begin && piece.size_bytes > 0);
-  SLUICE_CHECK(piece.begin % kChecksumBytes == 0);
-  SLUICE_CHECK(piece.size_bytes % kChecksumBytes == 0 || piece.begin + piece.size_bytes == bytes);
+  const size_t block_bytes = layout_.checksum_bytes(piece.section);
+  SLUICE_CHECK(piece.begin % block_bytes == 0);
+  SLUICE_CHECK(piece.size_bytes % block_bytes == 0 || piece.begin + piece.size_bytes == bytes);
   SLUICE_CHECK(reinterpret_cast<uintptr_t>(piece.data) % kIoAlignment == 0);
 }
 
@@ -97,8 +102,7 @@ void StateFile::read_requests(std::span<const StatePiece> pieces, std::vector<Io
 void StateFile::verify(std::span<const StatePiece> pieces, IoQueue& queue) const {
   for (const StatePiece& piece : pieces) {
     for_each_block(piece, [&](const StatePiece& block) {
-      const uint64_t expected =
-          checksums(block.block, block.section, block.slot)[block.begin / kChecksumBytes];
+      const uint64_t expected = checksum(block);
       SLUICE_CHECK(expected != 0, "a piece is read that this process has not written and no manifest names");
       if (checksum_of(block.data, block.size_bytes) != expected) verify_block(block, queue);
     });
@@ -110,8 +114,7 @@ void StateFile::verify_block(const StatePiece& block, IoQueue& queue) const {
   std::vector<IoRequest> requests;
   add_requests(IoRequest::Kind::read, block, 0, requests);
   transfer(queue, {&block, 1}, requests);
-  const uint64_t expected = checksums(block.block, block.section, block.slot)[block.begin / kChecksumBytes];
-  if (checksum_of(block.data, block.size_bytes) == expected) {
+  if (checksum_of(block.data, block.size_bytes) == checksum(block)) {
     ++reread_count_;
     return;
   }
@@ -134,7 +137,7 @@ void StateFile::write_requests(std::span<const StatePiece> pieces, std::vector<I
     if (std::ranges::any_of(padding, [](std::byte byte) { return byte != std::byte{0}; }))
       std::ranges::fill(padding, std::byte{0});
     for_each_block(piece, [&](const StatePiece& block) {
-      checksums(block.block, block.section, block.slot)[block.begin / kChecksumBytes] =
+      checksums(block.block, block.section, block.slot)[block.begin / layout_.checksum_bytes(block.section)] =
           checksum_of(block.data, block.size_bytes);
     });
   }
@@ -202,13 +205,14 @@ bool StateFile::copy_from(const StateFile& old, const LongTransfer& transfer) {
   for (int32_t i = 0; i < layout_.block_count(); ++i) {
     for (const Section section : kPersistedSections) {
       const size_t bytes = layout_.section_bytes(BlockId{i}, section);
-      for (size_t begin = 0; begin < bytes; begin += kCopyBytes) {
+      const size_t step = kCopyBytes / layout_.checksum_bytes(section) * layout_.checksum_bytes(section);
+      for (size_t begin = 0; begin < bytes; begin += step) {
         if (transfer.stopped()) return false;
         StatePiece piece{BlockId{i},
                          section,
                          old.generation_.slots[static_cast<size_t>(i)],
                          begin,
-                         std::min(kCopyBytes, bytes - begin),
+                         std::min(step, bytes - begin),
                          buffer.data()};
         old.read_pieces(transfer.queue, {&piece, 1});
         piece.slot = 0;

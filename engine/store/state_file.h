@@ -22,7 +22,7 @@ namespace sluice {
 struct StateFileOptions {
   std::vector<SpillFolder> drives;  // one slab in each; made where missing
   std::filesystem::path manifest_folder;
-  StateIdentity identity;  // the model's fingerprint is filled in
+  StateIdentity identity;  // format and fingerprint are filled in: the layout's
   // Write the state's bytes once before they are used: later writes are then twice as fast. Not worth it
   // where only generations are written, seldom.
   bool prewrite = true;
@@ -48,7 +48,7 @@ struct Generation {
 };
 
 // Bytes [begin, begin + size_bytes) of a section, to be transferred as a whole. `begin` is a multiple of
-// kChecksumBytes, the end is one, too, or the section's end; `data` is page-aligned with room for the size
+// StateLayout::checksum_bytes, the end is one, too, or the section's end; `data` is page-aligned with room for the size
 // rounded up to kIoAlignment (whose last bytes are overwritten, reading and writing). Gradients have slot 0.
 struct StatePiece {
   BlockId block;
@@ -60,7 +60,7 @@ struct StatePiece {
 };
 
 // A model's state on disk: spill and checkpoint at once. Two slots for each section; a generation is the slot
-// of each block that a manifest names, with a checksum for each MiB. The caller decides which slot it writes:
+// of each block that a manifest names, with a checksum for each MiB (or less, StateLayout::checksum_bytes). The caller decides which slot it writes:
 // never one that the last committed generation uses, nor one of a generation that is being committed.
 // Gradients lie in a second file without a name, which goes with the process.
 //
@@ -158,8 +158,13 @@ class StateFile {
   // With the padding behind it, which is zero on disk. Never 0, which stands for "nobody knows".
   static uint64_t checksum_of(const std::byte* data, size_t size_bytes);
   std::span<uint64_t> checksums(BlockId block, Section section, int slot);
+  // Of the block that begins with the piece.
+  uint64_t checksum(const StatePiece& piece) const;
   std::span<const uint64_t> checksums(BlockId block, Section section, int slot) const;
   void verify_block(const StatePiece& block, IoQueue& queue) const;
+  // Calls visit(block) for each checksum block of a piece.
+  template <class Visit>
+  void for_each_block(const StatePiece& piece, Visit visit) const;
   void transfer(IoQueue& queue, std::span<const StatePiece> pieces,
                 std::span<const IoRequest> requests) const;
   std::string words(const StatePiece& piece) const;

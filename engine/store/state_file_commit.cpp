@@ -32,6 +32,7 @@ StateFile::StateFile(StateLayout layout, const fs::path& manifest_folder, StateI
       manifest_folder_(fs::absolute(manifest_folder)),
       identity_(std::move(identity)),
       scratch_checksums_(layout_.scratch_checksums()) {
+  identity_.format = cpu_optim::name(layout_.model().state_format);
   identity_.model_fingerprint = layout_.fingerprint();
   for (std::vector<uint64_t>& slot : state_checksums_) slot.resize(layout_.state_checksums());
 }
@@ -177,10 +178,12 @@ bool StateFile::write_zeros(const StripedFile& file, const LongTransfer& transfe
 // All persisted sections, or the gradients.
 void StateFile::know_zeros(std::span<const Section> sections, int slot_count) {
   const AlignedBuffer zeros(kChecksumBytes, "zeros");
-  const uint64_t whole = checksum_of(zeros.data(), kChecksumBytes);
+  const uint64_t mib = checksum_of(zeros.data(), kChecksumBytes);
   for (int32_t i = 0; i < layout_.block_count(); ++i) {
     for (const Section section : sections) {
-      const size_t tail = layout_.section_bytes(BlockId{i}, section) % kChecksumBytes;
+      const size_t block_bytes = layout_.checksum_bytes(section);
+      const uint64_t whole = block_bytes == kChecksumBytes ? mib : checksum_of(zeros.data(), block_bytes);
+      const size_t tail = layout_.section_bytes(BlockId{i}, section) % block_bytes;
       for (int slot = 0; slot < slot_count; ++slot) {
         const std::span<uint64_t> values = checksums(BlockId{i}, section, slot);
         std::fill(values.begin(), values.end(), whole);

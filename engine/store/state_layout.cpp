@@ -28,24 +28,6 @@ class Shelf {
   uint64_t end_ = 0;
 };
 
-size_t element_bytes(Section section, size_t section_bytes, int64_t elements) {
-  switch (section) {
-    case Section::low:
-    case Section::high:
-      return 2;
-    case Section::frozen:
-      return 1;  // of several dtypes
-    case Section::first_moment:
-    case Section::second_moment:
-      return 4;
-    case Section::layer_input:
-      return 1;
-    case Section::gradient:
-      return section_bytes / static_cast<size_t>(elements);
-  }
-  return 1;
-}
-
 // Names and numbers, such that different lists of them never hash the same bytes.
 class Fingerprint {
  public:
@@ -63,6 +45,13 @@ class Fingerprint {
 };
 
 }  // namespace
+
+size_t state_section_bytes(cpu_optim::StateFormat format, Section section, int64_t count) {
+  if (section == Section::low) return cpu_optim::low_bytes(format, count);
+  if (section == Section::high) return static_cast<size_t>(count) * 2;
+  SLUICE_CHECK(section == Section::first_moment || section == Section::second_moment);
+  return cpu_optim::moment_bytes(format, count);
+}
 
 std::string_view name(Section section) {
   switch (section) {
@@ -95,11 +84,11 @@ StateLayout::StateLayout(ModelSpec model, std::span<const std::optional<DType>> 
     const auto set = [&](Section section, size_t bytes) {
       blocks_[i][static_cast<size_t>(section)].size_bytes = bytes;
     };
-    set(Section::low, elements * 2);
-    set(Section::high, elements * 2);
-    set(Section::frozen, layout.frozen_bytes());
-    set(Section::first_moment, elements * 4);
-    set(Section::second_moment, elements * 4);
+    for (const Section section : kPersistedSections) {
+      set(section, section == Section::frozen
+                       ? layout.frozen_bytes()
+                       : state_section_bytes(model_.state_format, section, layout.logical_elements()));
+    }
     if (!gradient_dtypes.empty() && gradient_dtypes[i])
       set(Section::gradient, elements * size_bytes(*gradient_dtypes[i]));
     if (i < layer_input_bytes.size()) set(Section::layer_input, layer_input_bytes[i]);
@@ -126,7 +115,7 @@ void StateLayout::place_state() {
     for (const Section section : kPersistedSections) {
       Entry& entry = block[static_cast<size_t>(section)];
       entry.checksum_begin = state_checksums_;
-      state_checksums_ += divide_up(entry.size_bytes, kChecksumBytes);
+      state_checksums_ += divide_up(entry.size_bytes, checksum_bytes(section));
     }
   }
 }
@@ -149,12 +138,18 @@ uint64_t StateLayout::offset(BlockId block, Section section, int slot) const {
   return entry(block, section).offsets[static_cast<size_t>(slot)];
 }
 
+size_t StateLayout::checksum_bytes(Section section) const {
+  if (section != Section::first_moment && section != Section::second_moment) return kChecksumBytes;
+  return std::min(kChecksumBytes, cpu_optim::moment_bytes(model_.state_format, kChunkElements));
+}
+
 size_t StateLayout::checksum_count(BlockId block, Section section) const {
-  return divide_up(section_bytes(block, section), kChecksumBytes);
+  return divide_up(section_bytes(block, section), checksum_bytes(section));
 }
 
 uint64_t StateLayout::fingerprint() const {
   Fingerprint fingerprint;
+  fingerprint.add(cpu_optim::name(model_.state_format));
   for (size_t i = 0; i < blocks_.size(); ++i) {
     fingerprint.add(model_.blocks[i].parts.size());
     for (const BlockPart& part : model_.blocks[i].parts) {
@@ -176,16 +171,19 @@ uint64_t StateLayout::fingerprint() const {
 std::string StateLayout::describe(BlockId block, Section section, size_t begin, size_t end) const {
   if (section == Section::layer_input) return "the input of tape layer " + std::to_string(block.value);
   const BlockLayout layout(model_, block);
-  const size_t element =
-      element_bytes(section, section_bytes(block, section), std::max<int64_t>(1, layout.logical_elements()));
+  const auto begin_of = [&](int64_t element) {
+    if (section != Section::gradient) return state_section_bytes(model_.state_format, section, element);
+    const auto elements = static_cast<size_t>(std::max<int64_t>(1, layout.logical_elements()));
+    return section_bytes(block, section) / elements * static_cast<size_t>(element);
+  };
   std::string first;
   int more = 0;
   for (const BlockLayout::Part& part : layout.parts()) {
     if (part.trainable == (section == Section::frozen)) continue;
-    const size_t part_begin =
-        part.trainable ? static_cast<size_t>(part.span_begin) * element : part.frozen_offset;
-    const size_t part_bytes = static_cast<size_t>(part.element_count()) *
-                              (part.trainable ? element : size_bytes(part.storage_dtype));
+    const size_t part_begin = part.trainable ? begin_of(part.span_begin) : part.frozen_offset;
+    const size_t part_bytes =
+        part.trainable ? begin_of(part.span_begin + part.element_count()) - part_begin
+                       : static_cast<size_t>(part.element_count()) * size_bytes(part.storage_dtype);
     if (part_bytes == 0 || part_begin >= end || part_begin + part_bytes <= begin) continue;
     if (first.empty()) {
       first = model_.tensor(part.tensor).name;
@@ -194,7 +192,8 @@ std::string StateLayout::describe(BlockId block, Section section, size_t begin, 
     }
   }
   if (first.empty()) first = "block " + model_.block(block).name;  // bytes between tensors
-  std::string text = std::string(name(section)) + " of " + first;
+  const bool masters = section == Section::low && model_.state_format == cpu_optim::StateFormat::fp32;
+  std::string text = (masters ? "masters" : std::string(name(section))) + " of " + first;
   if (more > 0) text += " (and of " + std::to_string(more) + " more)";
   return text;
 }

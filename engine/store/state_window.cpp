@@ -18,9 +18,9 @@ void StateWindow::read(BlockId block, Section section, int slot, size_t begin, s
   while (!out.empty()) {
     move_to({block, section, slot}, begin);
     const size_t within = begin - begin_;
-    const size_t size = std::min(out.size(), kWindowBytes - within);
-    const size_t last = (within + size - 1) / kChecksumBytes;
-    load(within / kChecksumBytes, ahead_ ? kUnitCount - 1 : last);
+    const size_t size = std::min(out.size(), window_bytes_ - within);
+    const size_t last = (within + size - 1) / block_bytes_;
+    load(within / block_bytes_, ahead_ ? units_.size() - 1 : last);
     std::memcpy(out.data(), buffer_.data() + within, size);
     out = out.subspan(size);
     begin += size;
@@ -33,9 +33,9 @@ void StateWindow::write(BlockId block, Section section, int slot, size_t begin,
   SLUICE_CHECK(begin <= bytes && in.size() <= bytes - begin);
   while (!in.empty()) {
     move_to({block, section, slot}, begin);
-    const size_t unit = (begin - begin_) / kChecksumBytes;
-    const size_t within = (begin - begin_) % kChecksumBytes;
-    const size_t size = std::min(in.size(), kChecksumBytes - within);
+    const size_t unit = (begin - begin_) / block_bytes_;
+    const size_t within = (begin - begin_) % block_bytes_;
+    const size_t size = std::min(in.size(), block_bytes_ - within);
     write_unit(unit, within, in.first(size));
     in = in.subspan(size);
     begin += size;
@@ -46,7 +46,7 @@ void StateWindow::write_unit(size_t unit, size_t begin, std::span<const std::byt
   Unit& u = units_[unit];
   const size_t end = begin + in.size();
   if (!u.loaded && u.dirty() && (begin > u.dirty_end || end < u.dirty_begin)) complete(unit);
-  std::memcpy(buffer_.data() + unit * kChecksumBytes + begin, in.data(), in.size());
+  std::memcpy(buffer_.data() + unit * block_bytes_ + begin, in.data(), in.size());
   u.dirty_begin = u.dirty() ? std::min(u.dirty_begin, begin) : begin;
   u.dirty_end = std::max(u.dirty_end, end);
   if (u.dirty_begin == 0 && u.dirty_end == unit_bytes(unit)) u.loaded = true;
@@ -54,7 +54,7 @@ void StateWindow::write_unit(size_t unit, size_t begin, std::span<const std::byt
 
 void StateWindow::flush() {
   std::vector<StatePiece> pieces;
-  for (size_t unit = 0; unit < kUnitCount; ++unit) {
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
     if (!units_[unit].dirty()) continue;
     complete(unit);
     pieces.push_back(piece(unit, 1));
@@ -65,27 +65,29 @@ void StateWindow::flush() {
 
 void StateWindow::move_to(const Place& place, size_t position) {
   const bool same = place_ == place;
-  if (same && begin_ <= position && position - begin_ < kWindowBytes) return;
+  if (same && begin_ <= position && position - begin_ < window_bytes_) return;
   flush();
-  ahead_ = same && position == begin_ + kWindowBytes;
+  ahead_ = same && position == begin_ + window_bytes_;
   place_ = place;
   section_bytes_ = file_.layout().section_bytes(place.block, place.section);
-  begin_ = position / kChecksumBytes * kChecksumBytes;
-  units_ = {};
+  block_bytes_ = file_.layout().checksum_bytes(place.section);
+  window_bytes_ = kWindowBytes / block_bytes_ * block_bytes_;
+  begin_ = position / block_bytes_ * block_bytes_;
+  units_.assign(window_bytes_ / block_bytes_, Unit{});
 }
 
 // 0 behind the section's end.
 size_t StateWindow::unit_bytes(size_t unit) const {
-  const size_t begin = std::min(begin_ + unit * kChecksumBytes, section_bytes_);
-  return std::min(kChecksumBytes, section_bytes_ - begin);
+  const size_t begin = std::min(begin_ + unit * block_bytes_, section_bytes_);
+  return std::min(block_bytes_, section_bytes_ - begin);
 }
 
 StatePiece StateWindow::piece(size_t first_unit, size_t unit_count) const {
   size_t bytes = 0;
   for (size_t unit = first_unit; unit < first_unit + unit_count; ++unit) bytes += unit_bytes(unit);
   return {place_->block, place_->section,
-          place_->slot,  begin_ + first_unit * kChecksumBytes,
-          bytes,         buffer_.data() + first_unit * kChecksumBytes};
+          place_->slot,  begin_ + first_unit * block_bytes_,
+          bytes,         buffer_.data() + first_unit * block_bytes_};
 }
 
 // Makes units known, in one go where nothing was written in them.
@@ -100,7 +102,7 @@ void StateWindow::load(size_t first_unit, size_t last_unit) {
   }
   if (pieces.empty()) return;
   file_.read_pieces(queue_, pieces);
-  for (const StatePiece& read : pieces) units_[(read.begin - begin_) / kChecksumBytes].loaded = true;
+  for (const StatePiece& read : pieces) units_[(read.begin - begin_) / block_bytes_].loaded = true;
 }
 
 // Reads what is around the dirty range of a unit.

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "engine/store/state_file.h"
 #include "io/aligned_buffer.h"
@@ -11,8 +11,8 @@
 namespace sluice {
 
 // Bytes of a state in small pieces, for loading, exporting and hashing: a view of up to 4 MiB of one section
-// at a time, which follows the reads and writes. Neighbouring ones cost no transfer, and a MiB that is
-// written as a whole is not read before, so going through a section in order moves each byte once. Whoever
+// at a time, which follows the reads and writes. Neighbouring ones cost no transfer, and a checksum block that
+// is written as a whole is not read before, so going through a section in order moves each byte once. Whoever
 // alternates between sections takes a window each (5 MiB of RAM). Blocking, single-threaded; the pieces are
 // this thread's, as StateFile says.
 class StateWindow {
@@ -32,7 +32,6 @@ class StateWindow {
   static constexpr size_t kWindowBytes = size_t{4} << 20;
 
  private:
-  static constexpr size_t kUnitCount = kWindowBytes / kChecksumBytes;
   struct Place {
     BlockId block;
     Section section;
@@ -56,11 +55,14 @@ class StateWindow {
   StateFile& file_;
   IoQueue& queue_;
   AlignedBuffer buffer_;  // the window, and a MiB to merge in
+  // Of the section: of a checksum block, and of as many whole ones as fit.
+  size_t block_bytes_ = kChecksumBytes;
+  size_t window_bytes_ = kWindowBytes;
   std::optional<Place> place_;
   size_t section_bytes_ = 0;
   size_t begin_ = 0;    // of the window in the section
   bool ahead_ = false;  // reads go on where the last window ended
-  std::array<Unit, kUnitCount> units_ = {};
+  std::vector<Unit> units_;
 };
 
 }  // namespace sluice

@@ -258,7 +258,7 @@ void Optimizer::decide(double learning_rate) {
   step_->group_steps.clear();
   for (cpu_optim::AdamOptions group : options_.groups) {
     group.learning_rate *= learning_rate;
-    step_->group_steps.push_back(cpu_optim::make_adam_step(group, number, scale));
+    step_->group_steps.push_back(cpu_optim::make_adam_step(group, number, scale, options_.seed));
   }
   step_->applied_steps = number;
 }
@@ -277,7 +277,7 @@ StreamedBlock Optimizer::streamed(BlockId block) {
           .home = store_.home(block),
           .read_slot = read_slot,
           .write_slot = write_slot,
-          .resident = store_.state(block),
+          .resident = store_.states(block),
           .gradient = {waiting_dtype(block), here ? waiting_gradient(block) : nullptr,
                        store_.layout(block).logical_elements()}};
 }
@@ -289,7 +289,7 @@ void Optimizer::begin_streaming(std::span<const BlockId> order) {
   }
   lane_->run({.name = "begin streaming", .accesses = {}, .body = [this, blocks = std::move(blocks)] {
                 stream_->begin(blocks,
-                               [this](BlockId block, int64_t begin, const cpu_optim::SplitState& states,
+                               [this](BlockId block, int64_t begin, const cpu_optim::StateSpan& states,
                                       const cpu_optim::FloatView& gradients) {
                                  update_range(block, begin, states, gradients);
                                });
@@ -321,9 +321,7 @@ void Optimizer::update_block(BlockId block) {
   touch(true, state.first_moment.data(), state.first_moment.size_bytes());
   touch(true, state.second_moment.data(), state.second_moment.size_bytes());
   if (!streams(block)) {
-    task.body = [this, block,
-                 whole =
-                     cpu_optim::SplitState{state.high, state.low, state.first_moment, state.second_moment}] {
+    task.body = [this, block, whole = store_.states(block)] {
       run_update(block, [&] { update_range(block, 0, whole, gradient(block)); });
     };
   } else {
@@ -334,10 +332,10 @@ void Optimizer::update_block(BlockId block) {
   store_.set_version(block, lane_->record());
 }
 
-void Optimizer::update_range(BlockId block, int64_t begin, const cpu_optim::SplitState& state,
+void Optimizer::update_range(BlockId block, int64_t begin, const cpu_optim::StateSpan& state,
                              const cpu_optim::FloatView& gradient) {
   if (step_->skip) return;
-  const int64_t end = begin + state.size();
+  const int64_t end = begin + state.size;
   for (const BlockLayout::Part& part : store_.layout(block).parts()) {
     if (!part.trainable) continue;
     const int64_t first = std::max(begin, part.span_begin);
@@ -363,7 +361,7 @@ void Optimizer::save_block(BlockId block, Save& save) {
   gpu::Task task{.name = "save", .accesses = {}, .body = {}};
   if (home.weights == Tier::host)
     task.accesses.push_back(gpu::reads(store_.weights(block), store_.layout(block).weight_bytes()));
-  for (const std::span<float> moment : {state.first_moment, state.second_moment}) {
+  for (const std::span<std::byte> moment : {state.first_moment, state.second_moment}) {
     if (!moment.empty()) task.accesses.push_back(gpu::reads(moment.data(), moment.size_bytes()));
   }
   task.body = [this, block, state, slot = store_.newest_slot(block), failure = save.failure] {

@@ -20,6 +20,7 @@ namespace sluice {
 struct OptimizerOptions {
   // By TensorSpec::group. The learning rates here are factors of the step's learning rate.
   std::vector<cpu_optim::AdamOptions> groups;
+  uint64_t seed = 0;             // of stochastic rounding, in formats that round so
   double max_gradient_norm = 0;  // 0: no clipping; a norm that is not finite skips the step all the same
 };
 
@@ -118,7 +119,7 @@ class Optimizer {
   // A part of the update; its errors say of which step, and of which block where only one can be meant.
   void run_update(std::optional<BlockId> block, const std::function<void()>& task);
   // Of the elements from `begin` on of the block's logical index.
-  void update_range(BlockId block, int64_t begin, const cpu_optim::SplitState& state,
+  void update_range(BlockId block, int64_t begin, const cpu_optim::StateSpan& state,
                     const cpu_optim::FloatView& gradient);
   std::byte* gradient_memory(BlockId block) const;
   std::span<double> chunk_sums(BlockId block);

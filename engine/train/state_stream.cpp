@@ -1,6 +1,7 @@
 #include "engine/train/state_stream.h"
 
 #include <algorithm>
+#include <array>
 
 #include "engine/base/error.h"
 #include "engine/base/math.h"
@@ -10,23 +11,27 @@ namespace {
 
 constexpr size_t kBytesInFlight = size_t{16} << 20;
 
-struct SectionSpot {
-  Section section;
-  Tier BlockHome::*home;
-  size_t element_bytes;
-  size_t slot_offset;  // in elements x bytes of a slot's beginning
-};
-constexpr size_t kChunk = static_cast<size_t>(StateStream::kChunkElements);
-constexpr SectionSpot kStates[] = {{Section::low, &BlockHome::weights, 2, 0},
-                                   {Section::high, &BlockHome::weights, 2, kChunk * 2},
-                                   {Section::first_moment, &BlockHome::moments, 4, kChunk * 4},
-                                   {Section::second_moment, &BlockHome::moments, 4, kChunk * 8}};
-constexpr size_t kGradientOffset = kChunk * 12;
+constexpr std::array kStates = {Section::low, Section::high, Section::first_moment, Section::second_moment};
+
+// Where a section begins in a slot; the gradient after all of them.
+size_t slot_offset(cpu_optim::StateFormat format, Section section) {
+  size_t offset = 0;
+  for (const Section before : kStates) {
+    if (before == section) break;
+    offset += state_section_bytes(format, before, kChunkElements);
+  }
+  return offset;
+}
 
 }  // namespace
 
+size_t StateStream::slot_bytes(cpu_optim::StateFormat format) {
+  return slot_offset(format, Section::gradient) + static_cast<size_t>(kChunkElements) * 4;
+}
+
 StateStream::StateStream(StateFile& file, const IoQueueFactory& make_queue, std::byte* memory, int slot_count)
     : file_(file),
+      format_(file.layout().model().state_format),
       queue_(make_queue()),
       second_queue_(make_queue()),
       memory_(memory),
@@ -50,26 +55,25 @@ void StateStream::begin(std::vector<StreamedBlock> blocks, Update update) {
 
 std::vector<StatePiece> StateStream::pieces(const Chunk& chunk, IoRequest::Kind kind) const {
   const StreamedBlock& block = blocks_[chunk.block];
-  std::byte* const memory = memory_ + static_cast<size_t>(chunk.slot) * kSlotBytes;
-  const size_t begin = static_cast<size_t>(chunk.begin), count = static_cast<size_t>(chunk.count);
   std::vector<StatePiece> found;
-  for (const SectionSpot& spot : kStates) {
-    if (block.home.*spot.home != Tier::disk) continue;
+  for (const Section section : kStates) {
+    const size_t size = state_section_bytes(format_, section, chunk.count);
+    if (home_of(block.home, section) != Tier::disk || size == 0) continue;
     found.push_back({.block = block.block,
-                     .section = spot.section,
+                     .section = section,
                      .slot = kind == IoRequest::Kind::read ? block.read_slot : block.write_slot,
-                     .begin = begin * spot.element_bytes,
-                     .size_bytes = count * spot.element_bytes,
-                     .data = memory + spot.slot_offset});
+                     .begin = state_section_bytes(format_, section, chunk.begin),
+                     .size_bytes = size,
+                     .data = memory_of(chunk) + slot_offset(format_, section)});
   }
   if (kind == IoRequest::Kind::read && block.home.gradient == Tier::disk) {
     const size_t element_bytes = size_bytes(block.gradient.dtype());
     found.push_back({.block = block.block,
                      .section = Section::gradient,
                      .slot = 0,
-                     .begin = begin * element_bytes,
-                     .size_bytes = count * element_bytes,
-                     .data = memory + kGradientOffset});
+                     .begin = static_cast<size_t>(chunk.begin) * element_bytes,
+                     .size_bytes = static_cast<size_t>(chunk.count) * element_bytes,
+                     .data = memory_of(chunk) + slot_offset(format_, Section::gradient)});
   }
   return found;
 }
@@ -121,21 +125,21 @@ bool StateStream::update_first_if_read() {
 
 void StateStream::update(const Chunk& chunk) {
   const StreamedBlock& block = blocks_[chunk.block];
-  std::byte* const memory = memory_ + static_cast<size_t>(chunk.slot) * kSlotBytes;
-  const size_t begin = static_cast<size_t>(chunk.begin), count = static_cast<size_t>(chunk.count);
-  const auto span_of = [&]<class T>(std::span<T> resident, const SectionSpot& spot) -> std::span<T> {
-    if (block.home.*spot.home == Tier::host) return resident.subspan(begin, count);
-    return {reinterpret_cast<T*>(memory + spot.slot_offset), count};
+  cpu_optim::StateSpan state = block.resident.subrange(chunk.begin, chunk.count);
+  const auto in_slot = [&](Section section, std::byte* resident) {
+    const bool here = home_of(block.home, section) == Tier::host ||
+                      state_section_bytes(format_, section, chunk.count) == 0;
+    return here ? resident : memory_of(chunk) + slot_offset(format_, section);
   };
-  cpu_optim::SplitState state;
-  state.low = span_of(block.resident.low, kStates[0]);
-  state.high = span_of(block.resident.high, kStates[1]);
-  state.m = span_of(block.resident.first_moment, kStates[2]);
-  state.v = span_of(block.resident.second_moment, kStates[3]);
+  state.low = in_slot(Section::low, state.low);
+  state.weight = reinterpret_cast<BFloat16*>(in_slot(Section::high, reinterpret_cast<std::byte*>(state.weight)));
+  state.first_moment = in_slot(Section::first_moment, state.first_moment);
+  state.second_moment = in_slot(Section::second_moment, state.second_moment);
   const cpu_optim::FloatView gradient =
       block.home.gradient == Tier::host
           ? block.gradient.subrange(chunk.begin, chunk.count)
-          : cpu_optim::FloatView(block.gradient.dtype(), memory + kGradientOffset, chunk.count);
+          : cpu_optim::FloatView(block.gradient.dtype(), memory_of(chunk) + slot_offset(format_, Section::gradient),
+                                 chunk.count);
   update_(block.block, chunk.begin, state, gradient);
 }
 
@@ -151,20 +155,16 @@ void StateStream::write_gradient(BlockId block, const std::byte* gradient, size_
 
 void StateStream::save(BlockId block, const BlockState& resident, int slot) {
   std::vector<StatePiece> found;
-  const auto add = [&](Section section, auto span) {
-    if (span.empty()) return;
+  for (const Section section : kPersistedSections) {
+    const std::span<std::byte> bytes = resident.bytes(section);
+    if (bytes.empty()) continue;
     found.push_back({.block = block,
                      .section = section,
                      .slot = section == Section::frozen ? 0 : slot,
                      .begin = 0,
-                     .size_bytes = span.size_bytes(),
-                     .data = reinterpret_cast<std::byte*>(span.data())});
-  };
-  add(Section::low, resident.low);
-  add(Section::high, resident.high);
-  add(Section::frozen, resident.frozen);
-  add(Section::first_moment, resident.first_moment);
-  add(Section::second_moment, resident.second_moment);
+                     .size_bytes = bytes.size(),
+                     .data = bytes.data()});
+  }
   // Not among the transfers of updates: a save that fails leaves nothing of itself there.
   file_.write_pieces(*second_queue_, found);
   for (const StatePiece& piece : found) written_bytes_ += piece.size_bytes;

@@ -7,7 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "cpu_optim/adamw.h"
+#include "cpu_optim/float_view.h"
+#include "cpu_optim/state_format.h"
 #include "engine/memory/tensor_store.h"
 #include "engine/store/state_file.h"
 #include "io/io_queue.h"
@@ -21,7 +22,7 @@ struct StreamedBlock {
   BlockHome home;
   int read_slot = 0;
   int write_slot = 0;
-  BlockState resident;            // of what is in the host tier
+  cpu_optim::StateSpan resident;  // TensorStore::states
   cpu_optim::FloatView gradient;  // in the host tier; its dtype counts wherever it is
 };
 
@@ -31,17 +32,15 @@ struct StreamedBlock {
 // lane); errors name the tensor.
 class StateStream {
  public:
-  // Elements of a chunk: every section of one begins at a checksum block.
-  static constexpr int64_t kChunkElements = int64_t{512} << 10;
-  // low | high | m | v | gradient (fp32 at most)
-  static constexpr size_t kSlotBytes = static_cast<size_t>(kChunkElements) * (2 + 2 + 4 + 4 + 4);
+  // low | high | m | v | gradient (fp32 at most) of kChunkElements.
+  static size_t slot_bytes(cpu_optim::StateFormat format);
 
   // `memory` holds slot_count slots.
   StateStream(StateFile& file, const IoQueueFactory& make_queue, std::byte* memory, int slot_count);
   ~StateStream();
 
-  // Called for each chunk in order: elements [begin, begin + state.size()) of the block's logical index.
-  using Update = std::function<void(BlockId block, int64_t begin, const cpu_optim::SplitState& state,
+  // Called for each chunk in order: elements [begin, begin + state.size) of the block's logical index.
+  using Update = std::function<void(BlockId block, int64_t begin, const cpu_optim::StateSpan& state,
                                     cpu_optim::FloatView gradient)>;
   // The blocks of the coming update, in its order; the first ones are being read when it returns.
   void begin(std::vector<StreamedBlock> blocks, Update update);
@@ -87,7 +86,12 @@ class StateStream {
     Block* written = nullptr;  // by this transfer
   };
 
+  std::byte* memory_of(const Chunk& chunk) const {
+    return memory_ + static_cast<size_t>(chunk.slot) * slot_bytes(format_);
+  }
+
   StateFile& file_;
+  const cpu_optim::StateFormat format_;
   std::unique_ptr<IoQueue> queue_;
   std::unique_ptr<IoQueue> second_queue_;  // for what is read again while the other is in use
   std::byte* memory_;

@@ -31,7 +31,7 @@ struct SerialTrainer::State {
   State(const ModelConfig& config, const finetune::TrainerOptions& trainer_options)
       : options(trainer_options),
         decoder(config, trainer_options.compute_dtype),
-        spec(finetune::make_decoder_spec(config, trainer_options.freeze)),
+        spec(finetune::make_decoder_spec(config, trainer_options.freeze, trainer_options.state_format)),
         device(gpu::make_host_device({.executor = executor, .make_ops = gpu::make_host_ops})),
         store(spec.model, *device, budget, true),
         stream(device->make_stream(gpu::StreamKind::compute, "serial")),
@@ -148,9 +148,12 @@ class SerialTrainer::Step {
       const BlockLayout::Part& part = layout.part(index);
       if (!part.trainable)
         return {gpu::View(frozen + part.frozen_offset, part.storage_dtype, part.rows, part.cols), {}};
+      const cpu_optim::StateFormat format = spec_.model.state_format;
+      if (dtype_ == DType::f32 && format == cpu_optim::StateFormat::fp32)
+        return {gpu::View(low + part.span_begin * 4, DType::f32, part.rows, part.cols), {}};
       gpu::LinearPack::Source halves{gpu::View(high + part.span_begin * 2, DType::bf16, part.rows, part.cols),
                                      {}};
-      if (dtype_ == DType::f32)
+      if (dtype_ == DType::f32 && !host.low.empty())
         halves.low = gpu::View(low + part.span_begin * 2, DType::i16, part.rows, part.cols);
       return halves;
     };
@@ -306,7 +309,7 @@ class SerialTrainer::Step {
         }
       }
     }
-    if (dtype_ == DType::bf16) {
+    if (state_.options.gradient_dtype_or_default() == DType::bf16) {
       for (float& value : values) value = to_float(to_bfloat16(value));
     }
     return values;
@@ -335,8 +338,7 @@ class SerialTrainer::Step {
   }
 
   void update_block(BlockId id, const std::vector<float>& gradient, double learning_rate, float scale) {
-    const BlockState state = state_.store.state(id);
-    const cpu_optim::SplitState whole{state.high, state.low, state.first_moment, state.second_moment};
+    const cpu_optim::StateSpan whole = state_.store.states(id);
     for (const BlockLayout::Part& part : state_.store.layout(id).parts()) {
       if (!part.trainable) continue;
       cpu_optim::AdamOptions adam = state_.options.adam;
@@ -345,7 +347,7 @@ class SerialTrainer::Step {
       cpu_optim::update(whole.subrange(part.span_begin, part.element_count()),
                         std::span(gradient).subspan(static_cast<size_t>(part.span_begin),
                                                     static_cast<size_t>(part.element_count())),
-                        cpu_optim::make_adam_step(adam, state_.applied_steps, scale));
+                        cpu_optim::make_adam_step(adam, state_.applied_steps, scale, state_.options.seed));
     }
   }
 

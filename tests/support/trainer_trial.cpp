@@ -13,19 +13,23 @@ using finetune::BatchLimits;
 using finetune::Trainer;
 
 finetune::TrainerOptions trainer_options(const BatchLimits& limits, const TrialOptions& options) {
-  return {.compute_dtype = options.compute_dtype,
-          .limits = limits,
-          .prefetch_distance = options.prefetch_distance,
-          .gradient_shards = options.gradient_shards,
-          .recompute = options.recompute,
-          .device_limit_bytes = options.device_limit_bytes,
-          .disk = options.disk.has_value(),
-          .spill = options.disk ? options.disk->spill : Spill::automatic,
-          .layer_inputs = options.disk ? options.disk->layer_inputs : options.layer_inputs,
-          .host_parts = {},
-          .freeze = options.freeze,
-          .adam = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1},
-          .max_gradient_norm = options.max_gradient_norm};
+  return {
+      .compute_dtype = options.compute_dtype,
+      .limits = limits,
+      .prefetch_distance = options.prefetch_distance,
+      .gradient_shards = options.gradient_shards,
+      .recompute = options.recompute,
+      .device_limit_bytes = options.device_limit_bytes,
+      .disk = options.disk.has_value(),
+      .spill = options.disk ? options.disk->spill : Spill::automatic,
+      .layer_inputs = options.disk ? options.disk->layer_inputs : options.layer_inputs,
+      .host_parts = {},
+      .freeze = options.freeze,
+      .state_format = options.state_format,
+      .gradient_dtype = options.gradient_dtype,
+      .seed = 42,
+      .adam = {.beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1, .variant = options.variant},
+      .max_gradient_norm = options.max_gradient_norm};
 }
 
 HostRuntime make_host_runtime(const TrialOptions& options) {

@@ -30,6 +30,9 @@ struct TrialOptions {
   int gradient_shards = 1;
   finetune::FreezeRule freeze = {};
   double max_gradient_norm = 1;
+  cpu_optim::StateFormat state_format = cpu_optim::StateFormat::split;
+  std::optional<DType> gradient_dtype = {};
+  cpu_optim::AdamVariant variant = cpu_optim::AdamVariant::adamw;
   // None of the following may change a number.
   LayerInputs layer_inputs = LayerInputs::automatic;
   int thread_count = 1;

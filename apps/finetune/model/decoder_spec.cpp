@@ -90,8 +90,11 @@ constexpr LayoutSet kBoth{.forward = true, .backward = true};
 
 }  // namespace
 
-DecoderSpec make_decoder_spec(const ModelConfig& config, const FreezeRule& freeze) {
-  return SpecBuilder(config, freeze).build();
+DecoderSpec make_decoder_spec(const ModelConfig& config, const FreezeRule& freeze,
+                              cpu_optim::StateFormat state_format) {
+  DecoderSpec spec = SpecBuilder(config, freeze).build();
+  spec.model.state_format = state_format;
+  return spec;
 }
 
 std::vector<Access> training_accesses(const DecoderSpec& spec, int micro_batch_count, HeadSchedule head) {

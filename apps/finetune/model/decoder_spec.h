@@ -36,7 +36,8 @@ struct FreezeRule {
   std::vector<std::string> tensor_names;
   DType frozen_dtype = DType::bf16;
 };
-DecoderSpec make_decoder_spec(const ModelConfig& config, const FreezeRule& freeze = {});
+DecoderSpec make_decoder_spec(const ModelConfig& config, const FreezeRule& freeze = {},
+                              cpu_optim::StateFormat state_format = cpu_optim::StateFormat::split);
 
 // How a training step goes through the head. Both give the same bits.
 enum class HeadSchedule {

@@ -230,6 +230,7 @@ TEST_F(CliResume, WhatWouldChangeTheNumbersIsRefusedByName) {
       {"adam_beta2", "0.98"},
       {"adam_epsilon", "1e-7"},
       {"max_grad_norm", "2"},
+      {"optim", "adam"},
       {"max_steps", "7"},
       {"data", other_data},
       {"model", other_model},
@@ -241,6 +242,9 @@ TEST_F(CliResume, WhatWouldChangeTheNumbersIsRefusedByName) {
     EXPECT_THAT(outcome.err, HasSubstr("--" + option));
     EXPECT_THAT(outcome.err, HasSubstr("Give the same as then"));
   }
+  const Outcome gradients = resume(output_, {"--gradient_dtype", bf16 ? "fp32" : "bf16"});
+  EXPECT_EQ(gradients.code, 2) << gradients.err;
+  EXPECT_THAT(gradients.err, HasSubstr("--gradient_dtype"));
   const Outcome dtype = resume(output_, {"--compute_dtype", bf16 ? "fp32" : "bf16"});
   EXPECT_EQ(dtype.code, 2) << dtype.err;
   EXPECT_THAT(dtype.err, HasSubstr("--compute_dtype"));

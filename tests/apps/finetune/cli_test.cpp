@@ -376,6 +376,14 @@ TEST_F(CliTest, AStepWhoseGradientNormIsNotFiniteIsSkipped) {
     EXPECT_GT(events[step]["loss"], 1.0);
   }
   EXPECT_EQ(events[4]["skipped_steps"], 3);
+
+  const fs::path given_up = folder_ / "given up";
+  const test::Outcome patient = train(given_up, {"--model", model, "--compute_dtype", "fp32", "--max_steps",
+                                                 "5", "--max_skipped_steps", "2"});
+  EXPECT_EQ(patient.code, 5) << patient.err;
+  EXPECT_THAT(patient.err, HasSubstr("3 step(s) in a row, over --max_skipped_steps 2"));
+  EXPECT_EQ(read_events(given_up).size(), 5u) << "start, three steps, error";
+  EXPECT_FALSE(fs::exists(given_up / "model.safetensors"));
   EXPECT_EQ(events[4]["exported"]["moved_weights"], 0);
   EXPECT_TRUE(test::read_all(output_ / "model.safetensors") == test::read_all(model / "model.safetensors"));
   ASSERT_EQ(train_fresh(folder_ / "one", "1").code, 0);

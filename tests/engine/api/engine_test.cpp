@@ -547,11 +547,13 @@ TEST_F(EngineTest, FrozenAndUnofferedPartsStay) {
   EXPECT_EQ(read_all(engine_->store(), kFrozenMatrix), matrix);
   EXPECT_NE(read_all(engine_->store(), kWq), numbers(kWq));
   // Padding of the spans is as it was.
-  const BlockState state = engine_->store().state(kLayer);
-  EXPECT_EQ(state.first_moment[16 * kWidth], 0.0F);
-  EXPECT_EQ(state.second_moment[255], 0.0F);
-  EXPECT_EQ(state.high[255].bits, 0);
-  EXPECT_GT(state.second_moment[16 * kWidth - 1], 0.0F);
+  const cpu_optim::StateSpan state = engine_->store().states(kLayer);
+  const auto* const m = reinterpret_cast<const float*>(state.first_moment);
+  const auto* const v = reinterpret_cast<const float*>(state.second_moment);
+  EXPECT_EQ(m[16 * kWidth], 0.0F);
+  EXPECT_EQ(v[255], 0.0F);
+  EXPECT_EQ(state.weight[255].bits, 0);
+  EXPECT_GT(v[16 * kWidth - 1], 0.0F);
 }
 
 TEST_F(EngineTest, EachWalkSeesTheUpdateBeforeIt) {

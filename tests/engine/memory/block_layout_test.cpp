@@ -64,13 +64,39 @@ TEST(BlockLayout, PartsCarryWhatTheirTensorsSay) {
 
 TEST(BlockLayout, BytesOfAFetch) {
   const BlockLayout layout(model(), BlockId{0});
-  EXPECT_EQ(layout.half_bytes(), 4096u) << "3072, padded";
+  EXPECT_EQ(layout.low_bytes(), 4096u) << "3072, padded";
+  EXPECT_EQ(layout.trained_bytes(), 2 * 4096u);
   EXPECT_EQ(layout.weight_bytes(), 4096u + 4096u + 1536u);
   EXPECT_EQ(layout.moment_bytes(), 2 * 8192u) << "1536 elements, padded";
   EXPECT_EQ(layout.fetch_offset(DType::f32), 0u);
   EXPECT_EQ(layout.fetch_bytes(DType::f32), layout.weight_bytes());
   EXPECT_EQ(layout.fetch_offset(DType::bf16), 4096u) << "without the low halves";
   EXPECT_EQ(layout.fetch_bytes(DType::bf16), 4096u + 1536u);
+}
+
+TEST(BlockLayout, BytesOfEveryFormat) {
+  using cpu_optim::StateFormat;
+  struct Expected {
+    StateFormat format;
+    size_t low, moments;
+  };
+  // 1536 elements, each stream padded to pages.
+  for (const Expected& expected : {Expected{StateFormat::split, 4096, 2 * 8192},
+                                   {StateFormat::split_bf16, 4096, 2 * 4096},
+                                   {StateFormat::bf16, 0, 2 * 4096},
+                                   {StateFormat::int8, 0, 2 * 4096},  // 6 records of 260
+                                   {StateFormat::fp32, 8192, 2 * 8192}}) {
+    SCOPED_TRACE(cpu_optim::name(expected.format));
+    ModelSpec with = model();
+    with.state_format = expected.format;
+    const BlockLayout layout(with, BlockId{0});
+    EXPECT_EQ(layout.low_bytes(), expected.low);
+    EXPECT_EQ(layout.trained_bytes(), expected.low + 4096);
+    EXPECT_EQ(layout.weight_bytes(), expected.low + 4096 + 1536);
+    EXPECT_EQ(layout.moment_bytes(), expected.moments);
+    EXPECT_EQ(layout.fetch_bytes(DType::f32), layout.weight_bytes());
+    EXPECT_EQ(layout.fetch_bytes(DType::bf16), 4096u + 1536u);
+  }
 }
 
 TEST(BlockLayout, OfNothingTrained) {

@@ -47,6 +47,11 @@ std::vector<uint32_t> bits_of(const std::vector<float>& values) {
   return bits;
 }
 
+template <class T>
+std::span<T> as(std::span<std::byte> bytes) {
+  return {reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)};
+}
+
 class TensorStoreTest : public testing::Test {
  protected:
   size_t elements(TensorId tensor) const {
@@ -122,15 +127,54 @@ TEST_F(TensorStoreTest, StateIsWhereTheLayoutSays) {
   const BlockLayout& layout = store_.layout(BlockId{2});
   const size_t begin = static_cast<size_t>(layout.part(2).span_begin);
   EXPECT_EQ(state.high[begin].bits, 0x3f80);
-  EXPECT_EQ(state.low[begin], 0x2000);
+  EXPECT_EQ(as<int16_t>(state.low)[begin], 0x2000);
   EXPECT_EQ(state.high[begin + 299].bits, 0x3f80);
   EXPECT_EQ(state.high[begin + 300].bits, 0) << "padding";
-  EXPECT_EQ(reinterpret_cast<std::byte*>(state.low.data()), store_.weights(BlockId{2}));
-  EXPECT_EQ(reinterpret_cast<std::byte*>(state.high.data()),
-            store_.weights(BlockId{2}) + layout.half_bytes());
-  EXPECT_EQ(state.frozen.data(), store_.weights(BlockId{2}) + 2 * layout.half_bytes());
-  EXPECT_EQ(state.first_moment.size(), static_cast<size_t>(layout.logical_elements()));
-  EXPECT_EQ(state.second_moment.data(), state.first_moment.data() + layout.logical_elements());
+  EXPECT_EQ(state.low.data(), store_.weights(BlockId{2}));
+  EXPECT_EQ(reinterpret_cast<std::byte*>(state.high.data()), store_.weights(BlockId{2}) + layout.low_bytes());
+  EXPECT_EQ(state.frozen.data(), store_.weights(BlockId{2}) + layout.trained_bytes());
+  EXPECT_EQ(state.first_moment.size(), static_cast<size_t>(layout.logical_elements()) * 4);
+  EXPECT_EQ(state.second_moment.data(), state.first_moment.data() + state.first_moment.size());
+}
+
+TEST_F(TensorStoreTest, EveryFormatKeepsWhatItHasRoomFor) {
+  using cpu_optim::StateFormat;
+  for (const StateFormat format : cpu_optim::kStateFormats) {
+    SCOPED_TRACE(cpu_optim::name(format));
+    ModelSpec with = model();
+    with.state_format = format;
+    TensorStore store(with, host_.device(), budget_, true);
+    std::vector<float> values = patterns(elements(kTable), 9);
+    store.write_rows(kTable, 0, 100, values.data());
+    const bool has_master = cpu_optim::low_bytes(format, 1) > 0;
+    for (float& value : values) value = has_master ? value : to_float(split(value).high);
+    EXPECT_EQ(bits_of(read(store, kTable)), bits_of(values));
+    // The weight is the same in all of them.
+    store_.write_rows(kTable, 0, 100, patterns(elements(kTable), 9).data());
+    for (BlockId block{0}; block.value < store.block_count(); ++block.value) {
+      const auto weights = std::as_bytes(store.state(block).high);
+      EXPECT_TRUE(std::ranges::equal(weights, std::as_bytes(store_.state(block).high)));
+      const BlockState state = store.state(block);
+      const size_t count = state.high.size();
+      EXPECT_EQ(state.low.size(), cpu_optim::low_bytes(format, static_cast<int64_t>(count)));
+      EXPECT_EQ(state.first_moment.size(), cpu_optim::moment_bytes(format, static_cast<int64_t>(count)));
+    }
+  }
+}
+
+TEST_F(TensorStoreTest, SpansCountThroughTheModel) {
+  uint64_t next = 0;
+  for (BlockId block{0}; block.value < store_.block_count(); ++block.value) {
+    const cpu_optim::StateSpan span = store_.states(block);
+    const BlockState state = store_.state(block);
+    EXPECT_EQ(span.format, cpu_optim::StateFormat::split);
+    EXPECT_EQ(span.first_element, next);
+    EXPECT_EQ(span.size, store_.layout(block).logical_elements());
+    next += static_cast<uint64_t>(span.size);
+    EXPECT_TRUE(span.weight == state.high.data() && span.low == state.low.data());
+    EXPECT_TRUE(span.first_moment == state.first_moment.data() &&
+                span.second_moment == state.second_moment.data());
+  }
 }
 
 TEST_F(TensorStoreTest, BudgetHoldsWhatTheStaticSizesSay) {
@@ -194,10 +238,10 @@ TEST_F(TensorStoreTest, HashDoesNotDependOnPlaceOrHistory) {
 // Blocks in which two regions swap bytes must differ too: the hash is of one order.
 TEST_F(TensorStoreTest, HashKnowsWhichMomentIsWhich) {
   const BlockState state = store_.state(BlockId{0});
-  state.first_moment[3] = 1;
+  state.first_moment[3] = std::byte{1};
   const uint64_t first = store_.hash();
-  state.first_moment[3] = 0;
-  state.second_moment[3] = 1;
+  state.first_moment[3] = std::byte{0};
+  state.second_moment[3] = std::byte{1};
   EXPECT_NE(store_.hash(), first);
 }
 

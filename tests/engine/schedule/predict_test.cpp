@@ -19,6 +19,7 @@ BlockNeeds block(const char* name) {
           .gradient_bytes = 120,
           .gradient_copy_bytes = 10,
           .changes = true,
+          .element_count = 30,
           .weight_bytes = 120,
           .updated_weight_bytes = 120,
           .moment_bytes = 240,
@@ -107,6 +108,7 @@ TEST(Predict, WhereTheDeviceIsTheProcessorAllTakesTurns) {
 TEST(Predict, RowsOfTheEmbeddingComeAfterItsUpdate) {
   PlanRequest request = two_blocks();
   request.blocks.push_back({.name = "E",
+                            .element_count = 30,
                             .weight_bytes = 120,
                             .updated_weight_bytes = 120,
                             .moment_bytes = 240,
@@ -143,6 +145,7 @@ Trial random_trial(std::mt19937& random) {
                      .gradient_bytes = elements * 4,
                      .gradient_copy_bytes = elements * 2,
                      .changes = true,
+                     .element_count = static_cast<int64_t>(elements),
                      .weight_bytes = elements * 4,
                      .updated_weight_bytes = elements * 4,
                      .moment_bytes = elements * 8,

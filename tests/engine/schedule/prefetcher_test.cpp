@@ -82,7 +82,7 @@ class PrefetcherTest : public testing::TestWithParam<Case> {
   void use(const Prefetcher::Landed& landed, uint16_t& high, bool forget_release = false) {
     compute_->wait(landed.copied);
     const BlockLayout& layout = store_.layout(BlockId{0});
-    const size_t high_offset = layout.half_bytes() - layout.fetch_offset(GetParam().dtype);
+    const size_t high_offset = layout.low_bytes() - layout.fetch_offset(GetParam().dtype);
     host_.device().copy_to_host(*compute_, &high, landed.data + high_offset, 2);
     if (!forget_release) prefetcher_->release(landed.slot, compute_->record());
   }

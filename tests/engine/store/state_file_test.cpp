@@ -309,8 +309,9 @@ TEST(StateFile, OnlyTheSameRunMayGoOn) {
     const auto state = StateFile::create(options, StateLayout(bench.model), bench.locks, {bench.queue});
     state->commit({}, bench.slots(0));
   }
-  expect_error(ErrorKind::usage, {"format", "fp32"},
-               [&] { bench.open({.format = "fp32", .gradient_shards = 2}); });
+  bench.model.state_format = cpu_optim::StateFormat::fp32;
+  expect_error(ErrorKind::usage, {"format split", "fp32"}, [&] { bench.open({.gradient_shards = 2}); });
+  bench.model.state_format = cpu_optim::StateFormat::split;
   expect_error(ErrorKind::usage, {"2 gradient shards"}, [&] { bench.open({.gradient_shards = 1}); });
   EXPECT_EQ(bench.open({.kernel_table = "other", .gradient_shards = 2})->manifest_identity().kernel_table,
             "test");

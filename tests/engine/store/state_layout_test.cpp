@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <map>
+#include <set>
 
 #include "engine/memory/block_layout.h"
 #include "tests/support/state_trial.h"
@@ -29,6 +30,32 @@ TEST(StateLayout, SectionsHaveTheBytesOfTheirBlocks) {
     EXPECT_EQ(layout.section_bytes(BlockId{i}, Section::gradient), elements * 2);
   }
   EXPECT_EQ(layout.section_bytes(BlockId{1}, Section::frozen), 512u);
+}
+
+ModelSpec with_format(ModelSpec model, cpu_optim::StateFormat format) {
+  model.state_format = format;
+  return model;
+}
+
+TEST(StateLayout, ChunksOfEveryFormatAreWholeChecksumBlocks) {
+  for (const cpu_optim::StateFormat format : cpu_optim::kStateFormats) {
+    SCOPED_TRACE(cpu_optim::name(format));
+    const StateLayout layout(with_format(test::model_of_edges(), format));
+    for (const Section section :
+         {Section::low, Section::high, Section::first_moment, Section::second_moment}) {
+      const size_t block_bytes = layout.checksum_bytes(section);
+      EXPECT_LE(block_bytes, kChecksumBytes);
+      EXPECT_EQ(block_bytes % 4096, 0u);
+      EXPECT_EQ(state_section_bytes(format, section, kChunkElements) % block_bytes, 0u) << name(section);
+      size_t bytes = 0;
+      for (int32_t i = 0; i < layout.block_count(); ++i) {
+        const int64_t elements = BlockLayout(layout.model(), BlockId{i}).logical_elements();
+        bytes = layout.section_bytes(BlockId{i}, section);
+        EXPECT_EQ(bytes, state_section_bytes(format, section, elements));
+        EXPECT_EQ(layout.checksum_count(BlockId{i}, section), (bytes + block_bytes - 1) / block_bytes);
+      }
+    }
+  }
 }
 
 TEST(StateLayout, NothingOverlapsAndLargeSectionsBeginAtAMiB) {
@@ -103,6 +130,10 @@ TEST(StateLayout, AnythingPersistedChangesTheFingerprint) {
   for (const ModelSpec& other : {renamed, frozen, transposed, moved, other_dtype})
     EXPECT_NE(StateLayout(other).fingerprint(), fingerprint);
   EXPECT_EQ(StateLayout(test::model_of_edges()).fingerprint(), fingerprint);
+  std::set<uint64_t> by_format;
+  for (const cpu_optim::StateFormat format : cpu_optim::kStateFormats)
+    by_format.insert(StateLayout(with_format(ModelSpec{}, format)).fingerprint());
+  EXPECT_EQ(by_format.size(), cpu_optim::kStateFormats.size()) << "even where every section is empty";
 }
 
 TEST(StateLayout, NamesWhoseBytesTheyAre) {
@@ -119,6 +150,17 @@ TEST(StateLayout, NamesWhoseBytesTheyAre) {
   EXPECT_EQ(layout.describe(block, Section::second_moment, 16384 + 400, 16384 + 500),
             "second moments of block layer");
   EXPECT_EQ(layout.describe(block, Section::frozen, 0, 16), "frozen weights of still");
+}
+
+TEST(StateLayout, NamesWhoseRecordsTheyAre) {
+  ModelSpec model{.tensors = {{.name = "a", .rows = 2, .cols = 2048}, {.name = "b", .rows = 1, .cols = 100}},
+                  .blocks = {{.name = "layer", .parts = {{TensorId{0}, 0, 2}, {TensorId{1}, 0, 1}}}},
+                  .state_format = cpu_optim::StateFormat::int8};
+  const StateLayout layout(model);
+  EXPECT_EQ(layout.describe(BlockId{0}, Section::first_moment, 4159, 4160), "first moments of a");
+  EXPECT_EQ(layout.describe(BlockId{0}, Section::first_moment, 4160, 4161), "first moments of b");
+  model.state_format = cpu_optim::StateFormat::fp32;
+  EXPECT_EQ(StateLayout(model).describe(BlockId{0}, Section::low, 16384, 16388), "masters of b");
 }
 
 TEST(StateLayout, AModelOfNothingHasAFile) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cpu_optim/norm.h"
+#include "cpu_optim/state_codec.h"
 #include "engine/base/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/test_device.h"
@@ -19,9 +20,10 @@ namespace {
 
 constexpr BlockId kBig{0}, kMixed{1}, kTableBegin{2}, kTableEnd{3}, kFrozen{4};
 constexpr TensorId kTable{3};
+using cpu_optim::StateFormat;
 const std::vector<BlockId> kAll{kBig, kMixed, kTableBegin, kTableEnd};
 
-ModelSpec model() {
+ModelSpec model(StateFormat format) {
   return {.tensors = {{.name = "big", .rows = 601, .cols = 1000},  // three chunks of the norm
                       {.name = "norm", .rows = 1, .cols = 300, .group = 1},
                       {.name = "matrix", .rows = 10, .cols = 30},
@@ -31,11 +33,13 @@ ModelSpec model() {
                      {.name = "mixed", .parts = {{TensorId{1}, 0, 1}, {TensorId{2}, 0, 10}}},
                      {.name = "table begin", .parts = {{kTable, 0, 40}}},
                      {.name = "table end", .parts = {{kTable, 40, 100}}},
-                     {.name = "frozen", .parts = {{TensorId{4}, 0, 5}}}}};
+                     {.name = "frozen", .parts = {{TensorId{4}, 0, 5}}}},
+          .state_format = format};
 }
 
 OptimizerOptions options(double max_norm = 0) {
   return {.groups = {{.learning_rate = 1, .weight_decay = 0.1}, {.learning_rate = 0.5, .weight_decay = 0}},
+          .seed = 42,
           .max_gradient_norm = max_norm};
 }
 
@@ -79,8 +83,11 @@ class TrickyExecutor final : public Executor {
   Executor& inner_;
 };
 
-class OptimizerTest : public testing::TestWithParam<DType> {
+class OptimizerTest : public testing::TestWithParam<std::tuple<DType, StateFormat>> {
  protected:
+  static DType dtype() { return std::get<0>(GetParam()); }
+  static StateFormat format() { return std::get<1>(GetParam()); }
+
   OptimizerTest() {
     std::mt19937 random(1);
     for (int32_t tensor = 0; tensor < 5; ++tensor) {
@@ -92,10 +99,10 @@ class OptimizerTest : public testing::TestWithParam<DType> {
   }
 
   // `table_dtype`: of the two table blocks; the others wait in the parameter's dtype.
-  std::unique_ptr<Optimizer> make(OptimizerOptions with, DType table_dtype = GetParam()) {
+  std::unique_ptr<Optimizer> make(OptimizerOptions with, DType table_dtype = dtype()) {
     return std::make_unique<Optimizer>(
         store_, host_.device(), executor_, budget_,
-        std::vector<DType>{GetParam(), GetParam(), table_dtype, table_dtype, GetParam()}, std::move(with));
+        std::vector<DType>{dtype(), dtype(), table_dtype, table_dtype, dtype()}, std::move(with));
   }
 
   // A gradient as it waits: zero in the padding, rounded to the waiting dtype.
@@ -108,7 +115,7 @@ class OptimizerTest : public testing::TestWithParam<DType> {
       for (int64_t i = 0; i < part.element_count(); ++i) {
         const float value = scale * std::normal_distribution<float>()(random);
         values[static_cast<size_t>(part.span_begin + i)] =
-            GetParam() == DType::bf16 ? to_float(to_bfloat16(value)) : value;
+            dtype() == DType::bf16 ? to_float(to_bfloat16(value)) : value;
       }
     }
     return values;
@@ -155,22 +162,43 @@ class OptimizerTest : public testing::TestWithParam<DType> {
   }
 
   struct Copy {
+    cpu_optim::StateSpan like;
     std::vector<BFloat16> high;
-    std::vector<int16_t> low;
-    std::vector<float> m, v;
-    cpu_optim::SplitState state() { return {high, low, m, v}; }
+    std::vector<std::byte> low, m, v;
+    cpu_optim::StateSpan span() {
+      cpu_optim::StateSpan span = like;
+      span.weight = high.data();
+      span.low = low.empty() ? nullptr : low.data();
+      span.first_moment = m.data();
+      span.second_moment = v.data();
+      return span;
+    }
   };
   Copy copy(BlockId block) {
     const BlockState state = store_.state(block);
-    return {{state.high.begin(), state.high.end()},
+    return {store_.states(block),
+            {state.high.begin(), state.high.end()},
             {state.low.begin(), state.low.end()},
             {state.first_moment.begin(), state.first_moment.end()},
             {state.second_moment.begin(), state.second_moment.end()}};
   }
+  // Of one element.
+  struct Numbers {
+    float weight = 0, m = 0, v = 0;
+  };
+  Numbers numbers(BlockId block, int64_t element) {
+    const cpu_optim::StateSpan all = store_.states(block);
+    const size_t count = static_cast<size_t>(all.size);
+    std::vector<float> w(count), m(count), v(count);
+    cpu_optim::decode(all, {w, m, v});
+    const size_t at = static_cast<size_t>(element);
+    return {w[at], m[at], v[at]};
+  }
   void expect_equal(BlockId block, const Copy& expected) {
     const BlockState state = store_.state(block);
     const auto same = [](auto span, const auto& vector) {
-      return span.size() == vector.size() && std::memcmp(span.data(), vector.data(), span.size_bytes()) == 0;
+      return span.size() == vector.size() &&
+             (span.empty() || std::memcmp(span.data(), vector.data(), span.size_bytes()) == 0);
     };
     EXPECT_TRUE(same(state.high, expected.high)) << "block " << block.value;
     EXPECT_TRUE(same(state.low, expected.low)) << "block " << block.value;
@@ -183,16 +211,16 @@ class OptimizerTest : public testing::TestWithParam<DType> {
     for (const BlockLayout::Part& part : store_.layout(block).parts()) {
       cpu_optim::AdamOptions group = options().groups[static_cast<size_t>(part.group)];
       group.learning_rate *= learning_rate;
-      cpu_optim::update(to.state().subrange(part.span_begin, part.element_count()),
+      cpu_optim::update(to.span().subrange(part.span_begin, part.element_count()),
                         cpu_optim::FloatView(values).subrange(part.span_begin, part.element_count()),
-                        cpu_optim::make_adam_step(group, number, scale));
+                        cpu_optim::make_adam_step(group, number, scale, options().seed));
     }
   }
 
   test::TestDevice host_{{.thread_count = 3, .delay_seed = 9}};
   TrickyExecutor executor_{host_.pool()};
   TierBudget budget_{Tier::host};
-  TensorStore store_{model(), host_.device(), budget_, true};
+  TensorStore store_{model(format()), host_.device(), budget_, true};
   std::unique_ptr<gpu::Stream> arrivals_ = host_.device().make_stream(gpu::StreamKind::cpu, "arrivals");
 };
 
@@ -235,7 +263,7 @@ TEST_P(OptimizerTest, StepsEqualAdamWByHandOverGroupsAndSteps) {
   optimizer->wait();
   for (size_t i = 0; i < kAll.size(); ++i) expect_equal(kAll[i], expected[i]);
   // The parts are padded: nothing is written there.
-  EXPECT_EQ(store_.state(kMixed).first_moment[300], 0.0F);
+  EXPECT_EQ(numbers(kMixed, 300).m, 0.0F);
   EXPECT_EQ(store_.state(kMixed).high[511].bits, 0);
 }
 
@@ -292,14 +320,14 @@ TEST_P(OptimizerTest, TheLargestFiniteGradientsAreNotSkipped) {
   const auto optimizer = make(options(1));
   std::vector<float> values = gradient(kMixed, 1);
   values[0] = 3e38F;
-  if (GetParam() == DType::bf16) values[0] = to_float(to_bfloat16(values[0]));
+  if (dtype() == DType::bf16) values[0] = to_float(to_bfloat16(values[0]));
   offer(*optimizer, kMixed, values);
   optimizer->begin_update(1e-2, kAll);
   const UpdateReport report = optimizer->report();
   EXPECT_FALSE(report.skipped);
   EXPECT_NEAR(report.gradient_norm, 3e38, 1e36) << "squares are summed in double";
   optimizer->wait();
-  EXPECT_TRUE(std::isfinite(store_.state(kMixed).second_moment[0]));
+  EXPECT_TRUE(std::isfinite(numbers(kMixed, 0).v));
 }
 
 TEST_P(OptimizerTest, BlocksWithoutAGradientKeepTheirState) {
@@ -354,7 +382,7 @@ TEST_P(OptimizerTest, RowsAreAddedToWhatWaits) {
   for (size_t i = 0; i < values.size(); ++i) values[i] = 0.001F * static_cast<float>(i + 1);
   for (int step = 0; step < 2; ++step) {  // the second time, too, the end starts at zero
     optimizer->offer_before_rows(kTableBegin, arrive(*optimizer, kTableBegin, begin));
-    optimizer->offer_rows(kTable, rows, values.data(), arrivals_->record(), GetParam());
+    optimizer->offer_rows(kTable, rows, values.data(), arrivals_->record(), dtype());
     optimizer->begin_update(1e-2, kAll);
     (void)optimizer->report();
     std::vector<std::pair<BlockId, std::vector<float>>> expected{
@@ -367,7 +395,7 @@ TEST_P(OptimizerTest, RowsAreAddedToWhatWaits) {
       }
     }
     for (auto& [block, sums] : expected) {
-      if (GetParam() == DType::bf16) {
+      if (dtype() == DType::bf16) {
         for (float& sum : sums) sum = to_float(to_bfloat16(sum));
       }
       const float* waits = reinterpret_cast<const float*>(optimizer->waiting_gradient(block));
@@ -382,7 +410,7 @@ TEST_P(OptimizerTest, RowsAreAddedToWhatWaits) {
 
 TEST_P(OptimizerTest, NoRowsAtAllIsAGradientToo) {
   const auto optimizer = make(options(), DType::f32);
-  optimizer->offer_rows(kTable, {}, nullptr, arrivals_->record(), GetParam());
+  optimizer->offer_rows(kTable, {}, nullptr, arrivals_->record(), dtype());
   optimizer->begin_update(1e-2, kAll);
   EXPECT_EQ(optimizer->report().gradient_norm, 0.0);
   optimizer->wait();
@@ -494,16 +522,27 @@ TEST_P(OptimizerTest, UpdateAfterHoldsTheUpdates) {
 TEST_P(OptimizerTest, WaitingMemoryIsCounted) {
   const size_t before = budget_.used_bytes();
   const auto optimizer = make(options(), DType::f32);
-  const size_t bytes = size_bytes(GetParam());
+  const size_t bytes = size_bytes(dtype());
   EXPECT_EQ(optimizer->waiting_bytes(kBig), 601088 * bytes);  // 601000 in spans of 256
   EXPECT_EQ(optimizer->waiting_bytes(kTableEnd), 1024u * 4);
   EXPECT_EQ(optimizer->waiting_bytes(kFrozen), 0u);
-  const std::vector<DType> dtypes{GetParam(), GetParam(), DType::f32, DType::f32, GetParam()};
+  const std::vector<DType> dtypes{dtype(), dtype(), DType::f32, DType::f32, dtype()};
   EXPECT_EQ(budget_.used_bytes() - before, Optimizer::waiting_arena_bytes(store_, dtypes));
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, OptimizerTest, testing::Values(DType::f32, DType::bf16),
-                         [](const auto& parameters) { return std::string(name(parameters.param)); });
+const auto kNameOf = [](const auto& parameters) {
+  return std::string(name(std::get<0>(parameters.param))) + "_" +
+         std::string(cpu_optim::name(std::get<1>(parameters.param)));
+};
+
+INSTANTIATE_TEST_SUITE_P(All, OptimizerTest,
+                         testing::Values(std::tuple{DType::f32, StateFormat::split},
+                                         std::tuple{DType::bf16, StateFormat::split},
+                                         std::tuple{DType::bf16, StateFormat::split_bf16},
+                                         std::tuple{DType::f32, StateFormat::bf16},
+                                         std::tuple{DType::bf16, StateFormat::int8},
+                                         std::tuple{DType::f32, StateFormat::fp32}),
+                         kNameOf);
 
 using OptimizerDeathTest = OptimizerTest;
 
@@ -533,8 +572,8 @@ TEST_P(OptimizerDeathTest, StepsAreWhole) {
       "without offer_rows");
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, OptimizerDeathTest, testing::Values(DType::f32),
-                         [](const auto& parameters) { return std::string(name(parameters.param)); });
+INSTANTIATE_TEST_SUITE_P(All, OptimizerDeathTest, testing::Values(std::tuple{DType::f32, StateFormat::split}),
+                         kNameOf);
 
 }  // namespace
 }  // namespace sluice
