@@ -10,7 +10,13 @@
 
 // AdamW and Adam over states in host memory, in place, at the speed of memory: one pass reads gradient and
 // states and writes states and weight. Owns nothing, allocates nothing, keeps no state of its own: every
-// function is thread-safe over disjoint ranges. The instruction set is chosen at run time.
+// function is thread-safe over disjoint ranges. The instruction set is chosen at run time. Usable alone: of
+// Sluice it needs engine/base only.
+//
+//   const StateSpan state{.format = StateFormat::bf16, .size = size, .weight = weight,
+//                         .first_moment = m, .second_moment = v};   // zeros at first: also bytes of zero
+//   const AdamStep step = make_adam_step({.learning_rate = 1e-5}, step_number, clip_coefficient, seed);
+//   update(executor, state, gradient, step);                        // or update(state, gradient, step)
 //
 // Bits. Every element is computed by the same sequence of fp32 operations, each rounded to nearest (no fused
 // multiply-add, no approximate reciprocal), so the result is a function of the element's inputs alone: it is
@@ -26,11 +32,13 @@
 //   w  = w - ((learning_rate / (1 - beta1^t)) * m) / d
 //
 // It is PyTorch's AdamW, whose w also decays by a factor; scalars are computed in double and rounded once.
-// Subnormals are kept: callers leave the processor's flush-to-zero modes off. The payload of a NaN is not
-// promised.
+// Formats of fewer bits round what they store as rounding.h says, by draws that are a function of seed, step
+// and element (random.h); in int8 an element's result depends on its record of 256, too. Subnormals are kept:
+// callers leave the processor's flush-to-zero modes off. The payload of a NaN is not promised.
 //
-// A gradient that is inf or NaN goes into the states like any number. Whoever must not lose them looks at the
-// norm first (cpu_optim/norm.h) and does not call update: so a skipped step changes no byte.
+// A gradient that is inf or NaN goes into the states like any number: of its element, in int8 all weights of
+// its record become NaN. Whoever must not lose them looks at the norm first (cpu_optim/norm.h) and does not
+// call update: so a skipped step changes no byte.
 namespace sluice::cpu_optim {
 
 enum class AdamVariant {
@@ -71,7 +79,7 @@ AdamStep make_adam_step(const AdamOptions& options, int64_t step, float gradient
                         uint64_t seed = 0);
 
 // 12 bytes a parameter. The fp32 master is join(high, low) of engine/base/float_bits.h; `high` is the bf16
-// weight. All spans have one size. Ranges of two calls that run at once must not overlap.
+// weight. All spans have one size.
 struct SplitState {
   std::span<BFloat16> high;
   std::span<int16_t> low;
@@ -83,6 +91,8 @@ struct SplitState {
 };
 
 // One step over a range, on the calling thread. Sizes of state and gradient are equal; 0 does nothing.
+// Streams are aligned to their element. In int8 the range begins at a multiple of 256, and its last record is
+// whole: beyond `size` it holds zeros and keeps them. Ranges of two calls that run at once must not overlap.
 void update(const SplitState& state, FloatView gradient, const AdamStep& step);
 void update(const StateSpan& state, FloatView gradient, const AdamStep& step);
 

@@ -147,13 +147,13 @@ struct Contender {
   double ratio() const { return best(limit) / best(kernel); }
 };
 
-// All threads at once, each on elements of its own that fit the first cache.
+// All threads at once, each on elements of its own that stay in its cache.
 double seconds_in_cache(Executor& executor, const Contender& contender, FloatView gradient,
                         const AdamStep& step) {
-  constexpr int64_t kElements = 1024, kRepeats = 2000;
+  constexpr int64_t kElements = 4096, kRepeats = 50;
   const int threads = executor.thread_count();
   double fastest = 1e9;
-  for (int attempt = 0; attempt < 5; ++attempt) {
+  for (int attempt = 0; attempt < 100; ++attempt) {
     fastest = std::min(fastest, seconds([&] {
                          executor.run(threads, [&](int64_t task, int) {
                            const StateSpan part = contender.memory->span().subrange(task * 65536, kElements);

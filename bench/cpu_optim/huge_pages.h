@@ -14,7 +14,7 @@ class HugePages {
  public:
   explicit HugePages(size_t size_bytes) {
     // A page more, so that the start can be moved onto a huge page.
-    mapped_bytes_ = (size_bytes + (2 * kHugePage) - 1) / kHugePage * kHugePage;
+    mapped_bytes_ = (size_bytes + (3 * kHugePage) - 1) / kHugePage * kHugePage;
     mapped_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     SLUICE_CHECK(mapped_ != MAP_FAILED);
     madvise(mapped_, mapped_bytes_, MADV_HUGEPAGE);
