@@ -94,20 +94,25 @@ int run_command(const ConvertStateOptions& options) {
                                                          layout_of(config, from), locks, {.queue = *queue});
   if (!options.output.empty()) make_output_folder(options.output);
   std::atomic<bool> stop = false;
-  const LongTransfer transfer{
-      .queue = *queue,
-      .progress =
-          [&, show = show_transfer("Converting the state to " +
-                                   std::string(cpu_optim::name(options.state_format)))](
-              uint64_t done_bytes, uint64_t total_bytes) {
-            stop = watch.signal_number() != 0;
-            show(done_bytes, total_bytes);
-          },
-      .stop = &stop};
+  const auto transfer = [&](const std::string& what) {
+    return LongTransfer{.queue = *queue,
+                        .progress =
+                            [&, show = show_transfer(what)](uint64_t done_bytes, uint64_t total_bytes) {
+                              stop = watch.signal_number() != 0;
+                              show(done_bytes, total_bytes);
+                            },
+                        .stop = &stop};
+  };
+  const std::string format(cpu_optim::name(options.state_format));
   const std::unique_ptr<StateFile> made =
       StateFile::create(target_options(options, manifest, *old), layout_of(config, options.state_format),
-                        locks, {.queue = *queue, .stop = &stop});
-  if (!made || !convert_state(*old, *made, transfer)) {
+                        locks, transfer("Making the state files of " + format));
+  const LongTransfer converting = transfer("Converting the state to " + format);
+  const auto fill = [&] {
+    return from == options.state_format ? made->copy_from(*old, converting)
+                                        : convert_state(*old, *made, converting);
+  };
+  if (!made || !fill()) {
     std::cerr << "Interrupted. The saved state is as it was.\n";
     return interrupt_exit_code(watch.signal_number());
   }

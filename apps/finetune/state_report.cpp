@@ -28,10 +28,10 @@ std::string short_number(double value) {
   return text;
 }
 
-// Bits of a number that a format keeps: of the master, and of a moment.
-int master_bits(StateFormat format) {
-  return cpu_optim::low_bytes(format, 1) > 0 ? 32 : 16;
+bool has_master(StateFormat format) {
+  return cpu_optim::low_bytes(format, 1) > 0;
 }
+
 int moment_bits(StateFormat format) {
   return format == StateFormat::int8 ? 8 : static_cast<int>(cpu_optim::moment_bytes(format, 1)) * 8;
 }
@@ -88,9 +88,10 @@ nlohmann::ordered_json state_format_json(const TrainSetup& setup) {
 
 std::string conversion_loss(StateFormat from, StateFormat to) {
   std::string lost;
-  if (master_bits(to) < master_bits(from))
+  if (has_master(from) && !has_master(to))
     lost = "the low halves of the masters: each weight is rounded to the nearest bf16";
-  if (moment_bits(to) < moment_bits(from)) {
+  // The numbers of 8-bit codes have more bits than a bf16.
+  if (moment_bits(to) < 32 && moment_bits(to) != moment_bits(from)) {
     lost += lost.empty() ? "" : "; ";
     lost += "moments are rounded to " + std::to_string(moment_bits(to)) + " bits";
   }

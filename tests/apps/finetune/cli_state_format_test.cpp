@@ -125,6 +125,16 @@ TEST_F(CliStateFormat, ConvertsASpilledRunInPlaceOrIntoAnotherFolder) {
   ASSERT_EQ(elsewhere.code, 0) << elsewhere.err;
   EXPECT_EQ(results(copy), results(output_));
   EXPECT_EQ(results(copy).size(), 7u) << "with the steps of the first part";
+
+  const fs::path third = folder_ / "third", fourth = folder_ / "fourth";
+  interrupt(third, "int8");
+  const Outcome copied =
+      run({"convert-state", "--input", third, "--output", fourth, "--state_format", "int8"});
+  ASSERT_EQ(copied.code, 0) << copied.err;
+  EXPECT_THAT(copied.out, HasSubstr("Nothing is lost"));
+  ASSERT_EQ(train(third, "int8", {"--resume"}).code, 0);
+  ASSERT_EQ(train(fourth, "int8", {"--resume"}).code, 0);
+  EXPECT_EQ(results(fourth), results(third)) << "the same format is a copy";
 }
 
 TEST_F(CliStateFormat, WhatCannotBeConverted) {

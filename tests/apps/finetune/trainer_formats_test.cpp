@@ -109,6 +109,33 @@ std::vector<float> masters_after(const ModelConfig& config, std::span<const Wind
   return all;
 }
 
+TEST(TrainerFormat, PlansTheBytesOfTheFormat) {
+  const ModelConfig config = tiny_config(true);
+  const std::vector<Window> windows = ragged_windows(3, config.vocab_size, 1, 2);
+  for (const StateFormat format : cpu_optim::kStateFormats) {
+    SCOPED_TRACE(cpu_optim::name(format));
+    TrialOptions how{.state_format = format};
+    const HostRuntime runtime = make_host_runtime(how);
+    const TrainerOptions options = trainer_options(limits_of(windows), how);
+    const ModelSpec model = finetune::make_decoder_spec(config, {}, format).model;
+    const Plan in_ram = Trainer::plan(*runtime.device, config, options);
+    EXPECT_EQ(in_ram.part(plan_part::kWeights).size_bytes, TensorStore::weight_arena_bytes(model));
+    EXPECT_EQ(in_ram.part(plan_part::kMoments).size_bytes, TensorStore::moment_arena_bytes(model));
+    how.disk = TrialDisk{};
+    const Plan on_disk = Trainer::plan(*runtime.device, config, trainer_options(limits_of(windows), how));
+    EXPECT_EQ(on_disk.update_slot_bytes, StateStream::slot_bytes(format));
+    size_t written = 0;
+    for (BlockId block{0}; block.value < static_cast<int>(model.blocks.size()); ++block.value) {
+      const BlockLayout layout(model, block);
+      written += layout.trained_bytes() + layout.moment_bytes();
+      // In fp32.
+      if (on_disk.home(block).gradient == Tier::disk)
+        written += static_cast<size_t>(layout.logical_elements()) * 4;
+    }
+    EXPECT_EQ(on_disk.disk_write_bytes_per_walk, written);
+  }
+}
+
 TEST(TrainerFormat, SplitHasTheBitsOfTheTextbook) {
   const ModelConfig config = tiny_config(true);
   const std::vector<Window> windows = ragged_windows(2, config.vocab_size, 6, 2);
