@@ -235,12 +235,14 @@ void Optimizer::begin_update(double learning_rate, std::span<const BlockId> orde
               }});
   decided_ = lane_->record();
   settle_save();
-  if (stream_) begin_streaming(order);
+  std::vector<StreamedBlock> streaming;
+  if (stream_) streaming = begin_streaming(order);
   for (const BlockId block : order) {
     if (!offered_.at(static_cast<size_t>(block.value))) continue;
     offered_[static_cast<size_t>(block.value)] = false;
     update_block(block);
   }
+  if (stream_) read_ahead(std::move(streaming));
   SLUICE_CHECK(std::ranges::find(offered_, true) == offered_.end(),
                "an offered block is missing from the update order");
   SLUICE_CHECK(std::ranges::find(before_rows_, true) == before_rows_.end(),
@@ -282,17 +284,26 @@ StreamedBlock Optimizer::streamed(BlockId block) {
                        store_.layout(block).logical_elements()}};
 }
 
-void Optimizer::begin_streaming(std::span<const BlockId> order) {
+std::vector<StreamedBlock> Optimizer::begin_streaming(std::span<const BlockId> order) {
   std::vector<StreamedBlock> blocks;
   for (const BlockId block : order) {
     if (offered_.at(static_cast<size_t>(block.value)) && streams(block)) blocks.push_back(streamed(block));
   }
-  lane_->run({.name = "begin streaming", .accesses = {}, .body = [this, blocks = std::move(blocks)] {
+  lane_->run({.name = "begin streaming", .accesses = {}, .body = [this, blocks] {
                 stream_->begin(blocks,
                                [this](BlockId block, int64_t begin, const cpu_optim::StateSpan& states,
                                       const cpu_optim::FloatView& gradients) {
                                  update_range(block, begin, states, gradients);
                                });
+              }});
+  return blocks;
+}
+
+// The next update is of the same blocks, unless gradients are missing then.
+void Optimizer::read_ahead(std::vector<StreamedBlock> updated) {
+  for (StreamedBlock& block : updated) block.read_slot = block.write_slot;
+  lane_->run({.name = "read ahead", .accesses = {}, .body = [this, blocks = std::move(updated)] {
+                stream_->read_ahead(blocks);
               }});
 }
 

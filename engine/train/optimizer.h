@@ -109,7 +109,8 @@ class Optimizer {
   void clear_gradient(BlockId block);
   void clear_padding(BlockId block);
   void decide(double learning_rate);
-  void begin_streaming(std::span<const BlockId> order);
+  std::vector<StreamedBlock> begin_streaming(std::span<const BlockId> order);
+  void read_ahead(std::vector<StreamedBlock> updated);
   void update_block(BlockId block);
   bool streams(BlockId block) const;
   StreamedBlock streamed(BlockId block);

@@ -42,15 +42,55 @@ StateStream::StateStream(StateFile& file, const IoQueueFactory& make_queue, std:
 
 StateStream::~StateStream() = default;
 
+void StateStream::read_ahead(std::vector<StreamedBlock> blocks) {
+  ahead_ = true;
+  take_up(std::move(blocks));
+}
+
 void StateStream::begin(std::vector<StreamedBlock> blocks, Update update) {
+  update_ = std::move(update);
+  if (ahead_ && have_read_ahead(blocks)) {
+    ahead_ = false;
+    for (size_t i = 0; i < blocks.size(); ++i) blocks_[i] = {std::move(blocks[i])};
+    read_gradients_of_chunks();
+    return issue_reads();
+  }
+  if (ahead_) drop_read_ahead();
+  take_up(std::move(blocks));
+}
+
+void StateStream::take_up(std::vector<StreamedBlock> blocks) {
   SLUICE_CHECK(next_block_ == blocks_.size() && chunks_.empty(), "an update ended before its last block");
   blocks_.clear();
   for (StreamedBlock& block : blocks) blocks_.push_back({std::move(block)});
-  update_ = std::move(update);
   next_block_ = 0;
   next_read_block_ = 0;
   next_read_begin_ = 0;
   issue_reads();
+}
+
+bool StateStream::have_read_ahead(const std::vector<StreamedBlock>& blocks) const {
+  return std::ranges::equal(blocks, blocks_, [](const StreamedBlock& asked, const StreamedBlock& read) {
+    return asked.block == read.block && asked.home == read.home && asked.read_slot == read.read_slot;
+  });
+}
+
+void StateStream::drop_read_ahead() {
+  for (const Chunk& chunk : chunks_) {
+    while (pending_[static_cast<size_t>(chunk.slot)] > 0) take_completions(1);
+  }
+  chunks_.clear();
+  blocks_.clear();
+  next_block_ = 0;
+  ahead_ = false;
+}
+
+void StateStream::read_gradients_of_chunks() {
+  for (const Chunk& chunk : chunks_) {
+    std::vector<StatePiece> wanted;
+    add_gradient(chunk, wanted);
+    push(wanted, IoRequest::Kind::read, chunk.slot);
+  }
 }
 
 std::vector<StatePiece> StateStream::pieces(const Chunk& chunk, IoRequest::Kind kind) const {
@@ -66,16 +106,20 @@ std::vector<StatePiece> StateStream::pieces(const Chunk& chunk, IoRequest::Kind 
                      .size_bytes = size,
                      .data = memory_of(chunk) + slot_offset(format_, section)});
   }
-  if (kind == IoRequest::Kind::read && block.home.gradient == Tier::disk) {
-    const size_t element_bytes = size_bytes(block.gradient.dtype());
-    found.push_back({.block = block.block,
-                     .section = Section::gradient,
-                     .slot = 0,
-                     .begin = static_cast<size_t>(chunk.begin) * element_bytes,
-                     .size_bytes = static_cast<size_t>(chunk.count) * element_bytes,
-                     .data = memory_of(chunk) + slot_offset(format_, Section::gradient)});
-  }
+  if (kind == IoRequest::Kind::read && !ahead_) add_gradient(chunk, found);
   return found;
+}
+
+void StateStream::add_gradient(const Chunk& chunk, std::vector<StatePiece>& pieces) const {
+  const StreamedBlock& block = blocks_[chunk.block];
+  if (block.home.gradient != Tier::disk) return;
+  const size_t element_bytes = size_bytes(block.gradient.dtype());
+  pieces.push_back({.block = block.block,
+                    .section = Section::gradient,
+                    .slot = 0,
+                    .begin = static_cast<size_t>(chunk.begin) * element_bytes,
+                    .size_bytes = static_cast<size_t>(chunk.count) * element_bytes,
+                    .data = memory_of(chunk) + slot_offset(format_, Section::gradient)});
 }
 
 // Reads as many of the next chunks as there are free slots for, in the order of the update.
@@ -127,19 +171,20 @@ void StateStream::update(const Chunk& chunk) {
   const StreamedBlock& block = blocks_[chunk.block];
   cpu_optim::StateSpan state = block.resident.subrange(chunk.begin, chunk.count);
   const auto in_slot = [&](Section section, std::byte* resident) {
-    const bool here = home_of(block.home, section) == Tier::host ||
-                      state_section_bytes(format_, section, chunk.count) == 0;
+    const bool here =
+        home_of(block.home, section) == Tier::host || state_section_bytes(format_, section, chunk.count) == 0;
     return here ? resident : memory_of(chunk) + slot_offset(format_, section);
   };
   state.low = in_slot(Section::low, state.low);
-  state.weight = reinterpret_cast<BFloat16*>(in_slot(Section::high, reinterpret_cast<std::byte*>(state.weight)));
+  state.weight =
+      reinterpret_cast<BFloat16*>(in_slot(Section::high, reinterpret_cast<std::byte*>(state.weight)));
   state.first_moment = in_slot(Section::first_moment, state.first_moment);
   state.second_moment = in_slot(Section::second_moment, state.second_moment);
   const cpu_optim::FloatView gradient =
       block.home.gradient == Tier::host
           ? block.gradient.subrange(chunk.begin, chunk.count)
-          : cpu_optim::FloatView(block.gradient.dtype(), memory_of(chunk) + slot_offset(format_, Section::gradient),
-                                 chunk.count);
+          : cpu_optim::FloatView(block.gradient.dtype(),
+                                 memory_of(chunk) + slot_offset(format_, Section::gradient), chunk.count);
   update_(block.block, chunk.begin, state, gradient);
 }
 

@@ -42,6 +42,9 @@ class StateStream {
   // Called for each chunk in order: elements [begin, begin + state.size) of the block's logical index.
   using Update = std::function<void(BlockId block, int64_t begin, const cpu_optim::StateSpan& state,
                                     cpu_optim::FloatView gradient)>;
+  // The blocks of the update after the one that has just ended: as many of their states as there are slots
+  // are read while the next gradients are made. What begin() then asks for may be something else.
+  void read_ahead(std::vector<StreamedBlock> blocks);
   // The blocks of the coming update, in its order; the first ones are being read when it returns.
   void begin(std::vector<StreamedBlock> blocks, Update update);
   // When it returns, the next block of begin() has been updated and written. While its last chunks are, those
@@ -69,8 +72,13 @@ class StateStream {
     bool updated = false;  // its last chunk has been
     int writes_pending = 0;
   };
+  void take_up(std::vector<StreamedBlock> blocks);
+  bool have_read_ahead(const std::vector<StreamedBlock>& blocks) const;
+  void drop_read_ahead();
+  void read_gradients_of_chunks();
   void issue_reads();
   bool update_first_if_read();
+  void add_gradient(const Chunk& chunk, std::vector<StatePiece>& pieces) const;
   std::vector<StatePiece> pieces(const Chunk& chunk, IoRequest::Kind kind) const;
   void update(const Chunk& chunk);
   void push(std::span<const StatePiece> pieces, IoRequest::Kind kind, int slot, Block* written = nullptr);
@@ -97,6 +105,7 @@ class StateStream {
   std::byte* memory_;
   std::vector<int> pending_;  // by slot: transfers that have not ended
   std::vector<Block> blocks_;
+  bool ahead_ = false;  // blocks_ are those of an update that has not begun: their gradients are not there
   Update update_;
   size_t next_block_ = 0;       // of finish_next
   size_t next_read_block_ = 0;  // whose chunks are to be read next
