@@ -153,11 +153,14 @@ struct Alternating {
     store_lanes_at(joined(round_half_up(masters.first), round_half_up(masters.second)), high);
     store_lanes_at(hn::Or(hn::And(even, hn::Set(d, 0xffffu)), hn::ShiftLeft<16>(odd)), low);
   }
+  // Draws below 2^16 of either vector.
+  static HWY_INLINE BitsVec even_draws(BitsVec draws) { return hn::ShiftRight<16>(draws); }
+  static HWY_INLINE BitsVec odd_draws(BitsVec draws) { return hn::And(draws, hn::Set(BitsTag(), 0xffffu)); }
   // round_stochastically of rounding.h.
   static HWY_INLINE void store_rounded(FloatPair values, BitsVec draws, uint16_t* to) {
     const BitsTag d;
-    const BitsVec even = hn::Add(hn::BitCast(d, values.first), hn::ShiftRight<16>(draws));
-    const BitsVec odd = hn::Add(hn::BitCast(d, values.second), hn::And(draws, hn::Set(d, 0xffffu)));
+    const BitsVec even = hn::Add(hn::BitCast(d, values.first), even_draws(draws));
+    const BitsVec odd = hn::Add(hn::BitCast(d, values.second), odd_draws(draws));
     store_lanes_at(joined(even, odd), to);
   }
 };

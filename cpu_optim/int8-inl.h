@@ -62,8 +62,7 @@ HWY_INLINE FloatVec decode_second_moment(BitsVec codes) {
   const BitsTag d;
   const FloatTag df;
   const BitsVec code = hn::And(placed_byte<kByte>(codes), hn::Set(d, 0xffu << kMantissaShift));
-  const FloatVec shifted = hn::BitCast(df, hn::Or(code, hn::Set(d, kTwoBits)));
-  return hn::Sub(shifted, hn::Set(df, kTwiceSecondOffset));
+  return hn::BitCast(df, hn::Or(code, hn::Set(d, kTwoBits)));
 }
 
 // Of even elements (bytes 0 and 2) or odd ones.
@@ -99,18 +98,16 @@ template <int kByte>
 HWY_INLINE BitsVec encode_first_moment(BitsVec codes, FloatVec value, BitsVec draws) {
   const BitsTag d;
   const FloatTag df;
-  const BitsVec sign = hn::Set(d, 0x80000000u), bits = hn::BitCast(d, value);
-  const BitsVec offset = hn::Or(hn::And(bits, sign), hn::Set(d, kTwoBits));
-  const FloatVec shifted = hn::Add(value, hn::BitCast(df, offset));
+  const FloatVec shifted = hn::Add(value, hn::CopySignToAbs(hn::Set(df, 2.0f), value));
   const BitsVec placed = hn::Add(hn::BitCast(d, shifted), draws20<kByte>(draws));
   const BitsVec magnitude = hn::ShiftLeft<24 - kMantissaShift>(placed);  // its top bit is 0
-  return with_top_byte<kByte>(codes, hn::Or(magnitude, hn::And(bits, sign)));
+  const BitsVec top = hn::OrAnd(magnitude, hn::BitCast(d, value), hn::Set(d, 0x80000000u));
+  return with_top_byte<kByte>(codes, top);
 }
 template <int kByte>
 HWY_INLINE BitsVec encode_second_moment(BitsVec codes, FloatVec value, BitsVec draws) {
   const FloatTag df;
-  const FloatVec shifted = hn::Add(value, hn::Set(df, kTwiceSecondOffset));
-  const FloatVec at_least_two = hn::Max(shifted, hn::Set(df, 2.0f));
+  const FloatVec at_least_two = hn::Max(value, hn::Set(df, 2.0f));
   const BitsVec placed = hn::Add(hn::BitCast(BitsTag(), at_least_two), draws20<kByte>(draws));
   return with_code<kByte>(codes, placed);
 }

@@ -32,8 +32,7 @@ HWY_INLINE BitsVec hash_of(RandomKeys keys, uint64_t element) {
   BitsVec hash = hn::Add(hn::Iota(d, 0), hn::Set(d, static_cast<uint32_t>(element / 2) + keys.first));
   hash = hn::Mul(hn::Xor(hash, hn::ShiftRight<16>(hash)), hn::Set(d, kHashFactors[0]));
   hash = hn::Xor(hash, hn::Xor(hn::ShiftRight<15>(hash), hn::Set(d, keys.second)));
-  hash = hn::Mul(hash, hn::Set(d, kHashFactors[1]));
-  return hn::Xor(hash, hn::ShiftRight<15>(hash));
+  return hn::Mul(hash, hn::Set(d, kHashFactors[1]));
 }
 
 }  // namespace HWY_NAMESPACE

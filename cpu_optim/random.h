@@ -8,8 +8,8 @@
 //
 // A counter of 64 bits is hashed in 32: its upper half goes into the keys. The hash is Wellons' bijection
 // (github.com/skeeto/hash-prospector, constants of bias 0.107, public domain) with a key before each
-// multiplication: every instruction set has its operations, while AES rounds on more than 128 bits are
-// AVX-512 extensions.
+// multiplication, and without its last shift, as the halves are used apart: every instruction set has its
+// operations, while AES rounds on more than 128 bits are AVX-512 extensions.
 namespace sluice::cpu_optim {
 
 // SplitMix64's finaliser (Steele, Lea and Flood, OOPSLA 2014): every bit of the input reaches every one of
@@ -41,7 +41,8 @@ struct RandomKeys {
 inline constexpr uint32_t kHashFactors[] = {0x21f0aaadu, 0xd35a2d97u, 0x9e3779b1u};
 
 // The random bits of one element, for each stream a word whose upper bits are an even element's and whose
-// lower bits an odd one's. Any two of the three words are independent.
+// lower bits an odd one's. Each is uniform and no two are correlated; all three are functions of one hash,
+// whose cost is what bounds the small formats.
 struct Draws {
   uint32_t weight = 0, first_moment = 0, second_moment = 0;
   bool odd = false;
@@ -58,7 +59,6 @@ inline Draws draws(uint64_t random_key, uint64_t element) {
   uint32_t hash = static_cast<uint32_t>(element / 2) + keys.first;
   hash = (hash ^ (hash >> 16)) * kHashFactors[0];
   hash = (hash ^ (hash >> 15) ^ keys.second) * kHashFactors[1];
-  hash ^= hash >> 15;
   uint32_t second = hash * kHashFactors[2];
   second ^= second >> 16;
   return {hash, second, hash ^ second, element % 2 != 0};

@@ -21,20 +21,19 @@ inline BFloat16 round_stochastically(float value, uint32_t draw) {
 }
 inline constexpr uint32_t kNearestBf16 = 0x8000;  // the draw that rounds to nearest, ties up in magnitude
 
-// An 8-bit code is a float of 3 mantissa bits: of x / unit + 1 for the first moment (a sign and 4 exponent
-// bits), of x / unit + 15/16 for the second (5 exponent bits, no sign). This is the shape of G.711's mu-law:
-// steps of 6 to 12 % of the number, of unit / 8 near zero, and piecewise linear, so that rounding can keep
-// the mean. From the largest code the first moment reaches down by 2^18.9, the root of the second by 2^17.9:
-// a step of noise is never much larger than the root that divides it.
+// An 8-bit code is a float of 3 mantissa bits: for the second moment, of v / unit, from 1 on (5 exponent
+// bits, no sign); for the first, of |m| / unit + 1 (a sign and 4 exponent bits), the shape of G.711's mu-law:
+// steps of unit / 8 near zero. Steps are 6 to 12 % of the number, and piecewise linear, so that rounding can
+// keep the mean. From the largest code the first moment reaches down by 2^18.9, the root of the second by
+// 2^15.9: a step of noise is never much larger than the root that divides it.
 //
-// Code 0 of the second moment means unit / 16 and not 0: a moment that was not 0 does not become it, and
-// m / sqrt(v) does not blow up. Memory that is zero is a record of zeros, of unit 0.
+// The second moment has no code for 0: what is less than a unit counts as one, and m / sqrt(v) does not blow
+// up. Memory that is zero is a record of zeros, of unit 0.
 //
 // Of a float twice as large the bits are 2.0's or-ed with the code in bits 20 to 27: hence the factors of 2.
 inline constexpr int kMantissaShift = 20;  // from 3 bits of mantissa to an fp32's
 inline constexpr uint32_t kTwoBits = 0x40000000;
 inline constexpr int kFirstMomentOctaves = 15, kSecondMomentOctaves = 31;
-inline constexpr float kTwiceFirstOffset = 2.0f, kTwiceSecondOffset = 1.875f;
 inline constexpr uint32_t kNearestCode = 0x80000;  // the draw of encode that rounds to nearest, ties up
 
 // Where the code of a record's element is: such that 32-bit lanes hold two elements of either half, as those
@@ -72,12 +71,12 @@ inline float root_of_half(float second_unit) {
 
 inline float decode_first_moment(uint8_t code, float unit) {
   const uint32_t magnitude = (uint32_t{code} & 0x7f) << kMantissaShift;
-  const float value = (std::bit_cast<float>(magnitude | kTwoBits) - kTwiceFirstOffset) * (unit / 2);
+  const float value = (std::bit_cast<float>(magnitude | kTwoBits) - 2) * (unit / 2);
   return code < 0x80 ? value : -value;
 }
 inline float decode_second_moment(uint8_t code, float unit) {
   const uint32_t magnitude = uint32_t{code} << kMantissaShift;
-  return (std::bit_cast<float>(magnitude | kTwoBits) - kTwiceSecondOffset) * (unit / 2);
+  return std::bit_cast<float>(magnitude | kTwoBits) * (unit / 2);
 }
 
 // Rounding leaves noise in v, and the mean of 1 / sqrt(v) is larger by 3/8 of its relative variance. That
@@ -114,13 +113,13 @@ inline AdamStep in_half_units(AdamStep step, RecordUnits old, RecordUnits next) 
 // `draw` is uniform below 2^20.
 inline uint8_t encode_first_moment(float value, float two_over_unit, uint32_t draw) {
   const bool negative = std::bit_cast<uint32_t>(value) >> 31 != 0;
-  const float shifted = (negative ? -value : value) * two_over_unit + kTwiceFirstOffset;
+  const float shifted = (negative ? -value : value) * two_over_unit + 2;
   const uint32_t code = (std::bit_cast<uint32_t>(shifted) + draw) >> kMantissaShift;
   return static_cast<uint8_t>((code & 0x7f) | (negative ? 0x80 : 0));
 }
 inline uint8_t encode_second_moment(float value, float two_over_unit, uint32_t draw) {
-  const float shifted = value * two_over_unit + kTwiceSecondOffset;
-  const float at_least_two = shifted < 2 ? 2.0f : shifted;
+  const float in_half_units = value * two_over_unit;
+  const float at_least_two = in_half_units < 2 ? 2.0f : in_half_units;
   return static_cast<uint8_t>((std::bit_cast<uint32_t>(at_least_two) + draw) >> kMantissaShift);
 }
 

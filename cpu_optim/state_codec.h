@@ -13,7 +13,7 @@ struct StateNumbers {
   std::span<float> weight, first_moment, second_moment;
 };
 
-// Exact. From int8 the second moment of an untouched element may come as unit / 16 (rounding.h).
+// Exact. In int8 the second moment of an untouched element is that of its record's least code (rounding.h).
 void decode(const StateSpan& state, const StateNumbers& numbers);
 
 // To the nearest number of the format, ties up in magnitude.

@@ -12,7 +12,7 @@ namespace sluice::cpu_optim::reference {
 namespace {
 
 constexpr int kFirstOctaves = 15, kSecondOctaves = 31;
-constexpr double kFirstOffset = 1, kSecondOffset = 15.0 / 16;
+constexpr double kFirstOffset = 1, kSecondOffset = 0;
 
 template <class T>
 std::span<T> stream_of(std::byte* stream, int64_t size) {

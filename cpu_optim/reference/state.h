@@ -19,7 +19,7 @@ Numbers decode(const StateSpan& state);
 // `value` or, of the two numbers of the format that enclose it, one: the larger in magnitude if draw, which
 // is uniform in [0, 1), and the remainder reach 1.
 double round_to_bf16(double value, double draw);
-// The code of value / unit, and back. `offset` is 1 for the first moment and 15/16 for the second.
+// The code of value / unit, and back. `offset` is 1 for the first moment and 0 for the second.
 int encode(double value, double unit, double offset, double draw);
 double decode(int code, double unit, double offset);
 // The scale of a record whose numbers have this bound; NaN of one that is not finite or too large.

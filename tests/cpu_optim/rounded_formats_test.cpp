@@ -104,7 +104,7 @@ void model_int8_step(const StateSpan& state, FloatView gradient, const AdamStep&
     if (!poisoned) {
       m = code_of(std::abs(next.m[i]), 1, drawn.bits20(drawn.first_moment));
       m += std::signbit(next.m[i]) ? 128 : 0;
-      v = code_of(next.v[i], 15.0 / 16, drawn.bits20(drawn.second_moment));
+      v = code_of(next.v[i], 0, drawn.bits20(drawn.second_moment));
     }
     state.first_moment[at] = static_cast<std::byte>(m);
     state.second_moment[at] = static_cast<std::byte>(v);
