@@ -213,7 +213,7 @@ struct SplitWeight {
 
 struct MasterWeight {
   float* master;
-  uint16_t* weight;
+  uint16_t* weight;  // a copy, rounded as split rounds it
 
   template <class Order>
   HWY_INLINE FloatPair load(int64_t i) const {
@@ -238,6 +238,28 @@ struct MasterWeight {
   void for_each_stream(const MasterWeight& other, const Visit& visit) const {
     visit(master, other.master);
     visit(weight, other.weight);
+  }
+};
+
+// Without a copy.
+struct BareMaster {
+  float* master;
+
+  template <class Order>
+  HWY_INLINE FloatPair load(int64_t i) const {
+    return Order::load_fp32(master + i);
+  }
+  template <class Order>
+  HWY_INLINE void store(int64_t i, FloatPair weights, const DrawVecs&) const {
+    const FloatTag d;
+    hn::StoreU(weights.first, d, master + i);
+    hn::StoreU(weights.second, d, master + i + static_cast<int64_t>(hn::Lanes(d)));
+  }
+  HWY_INLINE void prefetch_at(int64_t i) const { prefetch(master, i); }
+  int64_t unaligned_head() const { return 0; }
+  template <class Visit>
+  void for_each_stream(const BareMaster& other, const Visit& visit) const {
+    visit(master, other.master);
   }
 };
 
@@ -340,6 +362,7 @@ using SplitFormat = Format<SplitWeight, Fp32Moments>;
 using SplitBf16Format = Format<SplitWeight, Bf16Moments>;
 using Bf16Format = Format<RoundedWeight, Bf16Moments>;
 using Fp32Format = Format<MasterWeight, Fp32Moments>;
+using BareFp32Format = Format<BareMaster, Fp32Moments>;
 
 // One pair of vectors of each stream, zeros where nothing is copied in.
 struct alignas(64) PairBuffer {
@@ -349,6 +372,7 @@ struct alignas(64) PairBuffer {
 
   void assign(SplitWeight& weight) { weight = {u16[0], u16[1]}; }
   void assign(MasterWeight& weight) { weight = {f32[0], u16[0]}; }
+  void assign(BareMaster& weight) { weight = {f32[0]}; }
   void assign(RoundedWeight& weight) { weight = {u16[0]}; }
   void assign(Fp32Moments& moments) { moments = {f32[1], f32[2]}; }
   void assign(Bf16Moments& moments) { moments = {u16[2], u16[3]}; }

@@ -41,9 +41,13 @@ void update_states(const StateSpan& state, Gradient gradient, const AdamStep& st
     case StateFormat::int8:
       return update_int8<kL2>(RoundedWeight{weight}, values<uint8_t>(state.first_moment),
                               values<uint8_t>(state.second_moment), gradient, size, step, range);
-    case StateFormat::fp32:
-      return update_range<kL2>(Fp32Format{MasterWeight{values<float>(state.low), weight}, wide}, gradient,
-                               size, range);
+    case StateFormat::fp32: {
+      auto* master = values<float>(state.low);
+      if (weight == nullptr) {
+        return update_range<kL2>(BareFp32Format{BareMaster{master}, wide}, gradient, size, range);
+      }
+      return update_range<kL2>(Fp32Format{MasterWeight{master, weight}, wide}, gradient, size, range);
+    }
   }
 }
 

@@ -51,8 +51,8 @@ constexpr size_t moment_bytes(StateFormat format, int64_t count) {
   return static_cast<size_t>(count) * (two ? 2 : 4);
 }
 
-// A range of elements, each stream from its first one on. Streams that the format lacks are null. Owns
-// nothing.
+// A range of elements, each stream from its first one on. Streams that the format lacks are null, and with
+// fp32 the weight may be: then nobody wants the bf16 copy. Owns nothing.
 struct StateSpan {
   StateFormat format = StateFormat::split;
   int64_t size = 0;

@@ -10,7 +10,8 @@ Needs torch, deepspeed and ninja (not part of CI). Best seconds per 1B parameter
   deepspeed_job  what ZeRO-Offload does with it: the bf16 gradient is copied to fp32, a step, the fp32 weight is
                  copied to bf16 (deepspeed/runtime/zero/stage_1_and_2.py)
 
-and `ratio NAME_vs_PEER R`: the peer's seconds over those of our format NAME, bf16 in and out. Each cycle runs
+and `ratio NAME_vs_PEER R`: the peer's seconds over those of our format NAME, bf16 in and out; bare_fp32 is the
+job of torch and deepspeed. Each cycle runs
 every program once, as machines drift; the best of all cycles counts.
 """
 import argparse

@@ -174,6 +174,24 @@ TEST(AdamW, SplitHasTheBitsOfFp32For1000Steps) {
   }
 }
 
+TEST(AdamW, Fp32NeedsNoBf16Copy) {
+  for_each_target([](int64_t) {
+    for (const size_t size : sizes()) {
+      States states(nasty_mixture(size), 1), bare = states;
+      const std::vector<float> gradient = gradient_of_step(size, 1);
+      StateSpan span = bare.fp32();
+      span.weight = nullptr;
+      SerialExecutor executor;
+      update(states.fp32(), gradient, make_adam_step({}, 1));
+      update(executor, span, gradient, make_adam_step({}, 1));
+      const auto low = [size](const StateSpan& state) {
+        return std::string(reinterpret_cast<const char*>(state.low), size * sizeof(float));
+      };
+      EXPECT_TRUE(low(states.fp32()) == low(bare.fp32())) << size;
+    }
+  });
+}
+
 TEST(AdamW, AllTargetsGiveTheSameBits) {
   std::string first;
   for_each_target([&](int64_t) {
