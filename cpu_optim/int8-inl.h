@@ -114,6 +114,7 @@ HWY_INLINE BitsVec encode_second_moment(BitsVec codes, FloatVec value, BitsVec d
 
 inline constexpr int64_t kHalfRecord = kInt8Block / 2;
 inline constexpr int64_t kRecordLanes = kInt8Block / 4;
+inline constexpr int64_t kRecordPrefetch = 2 * kInt8Block;  // the next record is read at once
 
 // The larger of each byte, or of each 16-bit word.
 template <class Part>
@@ -278,14 +279,14 @@ void update_int8(const RoundedWeight weight, uint8_t* m, uint8_t* v, const Gradi
   if (size >= kInt8Block) next = step_of_record<kL2>(weight, m, v, gradient, 0, step);
   int64_t begin = 0;
   for (; size - begin >= kInt8Block; begin += kInt8Block, m += kInt8RecordBytes, v += kInt8RecordBytes) {
-    for (int64_t ahead = begin + kPrefetchDistance; ahead < begin + kPrefetchDistance + kInt8Block;
+    for (int64_t ahead = begin + kRecordPrefetch; ahead < begin + kRecordPrefetch + kInt8Block;
          ahead += kBlock) {
       weight.prefetch_at(ahead);
       gradient.prefetch_at(ahead);
     }
     for (int64_t byte = 0; byte < kInt8RecordBytes; byte += 64) {
-      prefetch(m, kPrefetchDistance + byte);
-      prefetch(v, kPrefetchDistance + byte);
+      prefetch(m, 2 * kInt8RecordBytes + byte);
+      prefetch(v, 2 * kInt8RecordBytes + byte);
     }
     const RecordStep record = next;
     if (size - begin >= 2 * kInt8Block) {

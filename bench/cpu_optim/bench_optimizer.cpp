@@ -46,7 +46,7 @@ HWY_EXPORT(touch_fp32);
 
 constexpr StateFormat kFormats[] = {StateFormat::fp32, StateFormat::split, StateFormat::split_bf16,
                                     StateFormat::bf16, StateFormat::int8};
-constexpr int64_t kDistances[] = {0, 512, 1024};  // elements, of the limit's prefetches
+constexpr int64_t kDistances[] = {0, 128, 256, 512};  // elements, of the limit's prefetches
 constexpr double kHighestRatio = 1.03;
 constexpr uint64_t kSeed = 1;
 
@@ -264,7 +264,7 @@ int run(int64_t size, int rounds) {
 
 int main(int argc, char** argv) {
   int64_t parameters = 100'000'000;
-  int rounds = 4;
+  int rounds = 5;
   for (int i = 1; i + 1 < argc; i += 2) {
     if (std::strcmp(argv[i], "--parameters") == 0) parameters = std::atoll(argv[i + 1]);
     if (std::strcmp(argv[i], "--rounds") == 0) rounds = std::atoi(argv[i + 1]);

@@ -13,7 +13,8 @@ namespace sluice::cpu_optim {
 class HugePages {
  public:
   explicit HugePages(size_t size_bytes) {
-    // A page more, so that the start can be moved onto a huge page.
+    // A page more, so that the start can be moved onto a huge page, and one so that streams of the same size
+    // are not at distances at which three of fp32 take 30 % longer (seen on Zen 4, limit and kernel alike).
     mapped_bytes_ = (size_bytes + (3 * kHugePage) - 1) / kHugePage * kHugePage;
     mapped_ = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     SLUICE_CHECK(mapped_ != MAP_FAILED);
