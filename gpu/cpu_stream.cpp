@@ -93,7 +93,7 @@ void CpuStream::work() {
 }
 
 void CpuStream::execute(QueuedTask& queued) {
-  if (kind() == StreamKind::cpu && error()) return;
+  if (kind() == StreamKind::cpu && error() && !queued.task.even_after_error) return;
   if (options_.observer) options_.observer->on_task_begin(queued.order);
   StreamTurn& turn = this_thread_turn();
   turn.task_index = queued.index;

@@ -46,6 +46,7 @@ struct Task {
   std::string_view name;  // must outlive the task: a literal
   std::vector<MemoryAccess> accesses;
   std::function<void()> body;
+  bool even_after_error = false;  // runs although an earlier task threw: gives back what is the thread's own
 };
 
 class Stream;
@@ -59,7 +60,8 @@ using Enqueue = std::function<void(Stream&, Task)>;
 //
 // Errors travel forwards: after a task failed, or after a wait for an event that carries an error, every
 // later event of this stream carries the first such error. A cpu stream then skips its tasks (so only checked
-// data is ever written to persistent state); a device stream runs through.
+// data is ever written to persistent state) but those that are to run even then; a device stream runs
+// through.
 class Stream {
  public:
   Stream(StreamKind kind, std::string name) : kind_(kind), name_(std::move(name)) {}

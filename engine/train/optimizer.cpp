@@ -85,7 +85,14 @@ Optimizer::Optimizer(TensorStore& store, gpu::Device& device, Executor& executor
   }
 }
 
-Optimizer::~Optimizer() = default;
+// Transfers may be in flight (those ahead of the next update; all, where one failed), which only the lane's
+// thread may wait for.
+Optimizer::~Optimizer() {
+  lane_->run({.name = "end streaming",
+              .accesses = {},
+              .body = [this] { stream_.reset(); },
+              .even_after_error = true});
+}
 
 std::byte* Optimizer::waiting_gradient(BlockId block) const {
   SLUICE_CHECK(store_.home(block).gradient == Tier::host, store_.model().block(block).name);

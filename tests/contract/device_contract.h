@@ -265,6 +265,8 @@ TEST_P(DeviceContract, ErrorSkipsLaterCpuTasksAndReachesEveryLaterEvent) {
   cpu->run({"fail", {}, failing("EIO in block 3")});
   cpu->run({"after", {}, [&] { ++after; }});
   cpu->run({"fail", {}, failing("a second error")});
+  std::atomic<int> last = 0;
+  cpu->run({"give back", {}, [&] { ++last; }, true});
   const Event failed = cpu->record();
   other->run({"before", {}, [&] { ++before; }});
   other->wait(failed);
@@ -276,6 +278,7 @@ TEST_P(DeviceContract, ErrorSkipsLaterCpuTasksAndReachesEveryLaterEvent) {
   EXPECT_EQ(message_of(clean), "");
   EXPECT_EQ(before, 2);
   EXPECT_EQ(after, 0);
+  EXPECT_EQ(last, 1) << "what is to run even after an error";
 }
 
 TEST_P(DeviceContract, DeviceStreamsCarryErrorsAndRunThrough) {

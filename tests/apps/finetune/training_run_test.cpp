@@ -304,15 +304,17 @@ TEST_F(TrainingRunTest, AnErrorBetweenStepsSavesWhatHasBeenDone) {
   }
 }
 
-// What an update was to read is gone, and with it the states that it had begun to change in place.
+// The update of step 4 has its states in RAM by then; the weights of the next forward pass cannot be read.
 TEST_F(TrainingRunTest, ADriveThatRefusesReadsEndsTheRun) {
+  const json expected = undisturbed();
   const Arguments place{"--spill_dir", folder_ / "drive", "--spill", "all"};
   const Error error = failing(place, struck(Fault::slab_read, 4, 0));
   EXPECT_EQ(error.kind(), ErrorKind::runtime);
   EXPECT_THAT(error.what(),
-              AllOf(HasSubstr("optimizer step 4"), HasSubstr("model."), HasSubstr(".slab at offset"),
-                    HasSubstr("Input/output error"), HasSubstr("rive "), HasSubstr("smartctl")));
-  EXPECT_FALSE(fs::exists(output_ / "checkpoint")) << "nothing had been saved";
+              AllOf(HasSubstr("model."), HasSubstr(".slab at offset"), HasSubstr("Input/output error"),
+                    HasSubstr("rive "), HasSubstr("smartctl")));
+  EXPECT_EQ(saved_step(), 4);
+  expect_resumes(place, expected);
 }
 
 TEST_F(TrainingRunTest, ADriveThatRefusesWritesEndsTheRun) {
