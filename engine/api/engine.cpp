@@ -58,9 +58,10 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
       row_gradients_ = std::make_unique<HostArena>(
           host_budget_, device, fetched_row_bytes(model_, walk_, DType::f32), "embedding gradient rows");
     }
-    optimizer_ = std::make_unique<Optimizer>(*store_, device, executor, host_budget_,
-                                             waiting_dtypes(model_, walk_, options_.gradient_dtype_or_default()),
-                                             options_.optimizer, plan_, options_.make_queue);
+    optimizer_ =
+        std::make_unique<Optimizer>(*store_, device, executor, host_budget_,
+                                    waiting_dtypes(model_, walk_, options_.gradient_dtype_or_default()),
+                                    options_.optimizer, plan_, options_.make_queue);
   }
   mover_ = std::make_unique<Mover>(device);
   const size_t staging_bytes = plan_.part(plan_part::kStaging).size_bytes;
@@ -244,10 +245,9 @@ void Engine::gather_from_disk(const TensorStore::Place& place, int slot, StateWi
     window.read(place.block, Section::high, slot, static_cast<size_t>(begin) * 2, {out, row.size() * 2});
     return;
   }
-  read_masters(model_.state_format, begin, row,
-               [&](Section section, size_t at, std::span<std::byte> bytes) {
-                 window.read(place.block, section, slot, at, bytes);
-               });
+  read_masters(model_.state_format, begin, row, [&](Section section, size_t at, std::span<std::byte> bytes) {
+    window.read(place.block, section, slot, at, bytes);
+  });
   put_row(row, options_.compute_dtype, out);
 }
 

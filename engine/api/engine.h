@@ -28,7 +28,7 @@
 namespace sluice {
 
 struct EngineOptions {
-  DType compute_dtype = DType::f32;  // fp32 or bf16: of weights under a lease
+  DType compute_dtype = DType::f32;     // fp32 or bf16: of weights under a lease
   std::optional<DType> gradient_dtype;  // of gradients that cross and wait; empty: the compute dtype
   int prefetch_distance = 1;
   int gradient_shards = 1;

@@ -219,7 +219,8 @@ void TensorStore::write_trainable(BlockId block, int64_t first, std::span<const 
   if (home(block).weights == Tier::disk) {
     return write_masters(model_.state_format, first, masters,
                          [&](Section section, size_t begin, std::span<const std::byte> in) {
-                           disk_.file->write_bytes(*disk_.queue, block, section, newest_slot(block), begin, in);
+                           disk_.file->write_bytes(*disk_.queue, block, section, newest_slot(block), begin,
+                                                   in);
                          });
   }
   const BlockState target = state(block);
@@ -234,10 +235,10 @@ void TensorStore::write_trainable(BlockId block, int64_t first, std::span<const 
 
 void TensorStore::read_trainable(BlockId block, int64_t first, std::span<float> masters) const {
   if (home(block).weights == Tier::disk) {
-    return read_masters(model_.state_format, first, masters,
-                        [&](Section section, size_t begin, std::span<std::byte> out) {
-                          disk_.file->read_bytes(*disk_.queue, block, section, newest_slot(block), begin, out);
-                        });
+    return read_masters(
+        model_.state_format, first, masters, [&](Section section, size_t begin, std::span<std::byte> out) {
+          disk_.file->read_bytes(*disk_.queue, block, section, newest_slot(block), begin, out);
+        });
   }
   const BlockState source = state(block);
   const auto read = [&](Section section, size_t begin, std::span<std::byte> out) {
@@ -324,8 +325,8 @@ uint64_t TensorStore::hash() const {
   };
   for (BlockId block{0}; block.value < block_count(); ++block.value) {
     const BlockState resident = state(block);
-    for (const Section section : {Section::high, Section::low, Section::frozen, Section::first_moment,
-                                  Section::second_moment}) {
+    for (const Section section :
+         {Section::high, Section::low, Section::frozen, Section::first_moment, Section::second_moment}) {
       if (home_of(home(block), section) == Tier::host) {
         add(resident.bytes(section));
       } else {

@@ -69,7 +69,8 @@ class TensorStore {
   void attach(StateFile& file);
 
   // Sets rows of a tensor from fp32: for trainable ones exactly where the state format has a master, else
-  // rounded to the weight or the storage dtype. The moments stay. Rows on disk are written there, before the first update.
+  // rounded to the weight or the storage dtype. The moments stay. Rows on disk are written there, before the
+  // first update.
   void write_rows(TensorId tensor, int64_t row_begin, int64_t row_count, const float* rows);
   // Rows of a tensor as fp32: the master of a trainable one, where there is one.
   void read_rows(TensorId tensor, int64_t row_begin, int64_t row_count, float* rows) const;

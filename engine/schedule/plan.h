@@ -31,7 +31,7 @@ struct BlockNeeds {
   size_t gradient_bytes = 0;       // fp32, device
   size_t gradient_copy_bytes = 0;  // what crosses to the host tier
   bool changes = false;            // updated between walks: a prepared copy is stale in the next one
-  int64_t element_count = 0;  // trained ones of the logical index, padding included; training only
+  int64_t element_count = 0;       // trained ones of the logical index, padding included; training only
   // In the host tier, or on disk.
   size_t weight_bytes = 0;
   size_t updated_weight_bytes = 0;  // of these, what an update writes

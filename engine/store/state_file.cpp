@@ -75,7 +75,8 @@ std::span<const uint64_t> StateFile::checksums(BlockId block, Section section, i
 }
 
 uint64_t StateFile::checksum(const StatePiece& piece) const {
-  return checksums(piece.block, piece.section, piece.slot)[piece.begin / layout_.checksum_bytes(piece.section)];
+  return checksums(piece.block, piece.section,
+                   piece.slot)[piece.begin / layout_.checksum_bytes(piece.section)];
 }
 
 void StateFile::check(const StatePiece& piece) const {

@@ -48,8 +48,9 @@ struct Generation {
 };
 
 // Bytes [begin, begin + size_bytes) of a section, to be transferred as a whole. `begin` is a multiple of
-// StateLayout::checksum_bytes, the end is one, too, or the section's end; `data` is page-aligned with room for the size
-// rounded up to kIoAlignment (whose last bytes are overwritten, reading and writing). Gradients have slot 0.
+// StateLayout::checksum_bytes, the end is one, too, or the section's end; `data` is page-aligned with room
+// for the size rounded up to kIoAlignment (whose last bytes are overwritten, reading and writing). Gradients
+// have slot 0.
 struct StatePiece {
   BlockId block;
   Section section = Section::low;
@@ -60,9 +61,10 @@ struct StatePiece {
 };
 
 // A model's state on disk: spill and checkpoint at once. Two slots for each section; a generation is the slot
-// of each block that a manifest names, with a checksum for each MiB (or less, StateLayout::checksum_bytes). The caller decides which slot it writes:
-// never one that the last committed generation uses, nor one of a generation that is being committed.
-// Gradients lie in a second file without a name, which goes with the process.
+// of each block that a manifest names, with a checksum for each MiB (or less, StateLayout::checksum_bytes).
+// The caller decides which slot it writes: never one that the last committed generation uses, nor one of a
+// generation that is being committed. Gradients lie in a second file without a name, which goes with the
+// process.
 //
 // Threads: any number may request and verify different pieces at once, commit() included. Nobody reads or
 // writes a piece while another writes it; the caller's events order that, as they order the memory of the

@@ -15,8 +15,8 @@
 namespace sluice {
 
 // What of a block lies together on disk: low and high weights and the frozen parts as BlockLayout lays out
-// weights, and the moments of the state format. Frozen parts never change: both slots are one place. `gradient` waits for its update,
-// `layer_input` for backward; both belong to no generation.
+// weights, and the moments of the state format. Frozen parts never change: both slots are one place.
+// `gradient` waits for its update, `layer_input` for backward; both belong to no generation.
 enum class Section : uint8_t { low, high, frozen, first_moment, second_moment, gradient, layer_input };
 inline constexpr std::array kPersistedSections = {Section::low, Section::high, Section::frozen,
                                                   Section::first_moment, Section::second_moment};

@@ -11,10 +11,10 @@
 namespace sluice {
 
 // Bytes of a state in small pieces, for loading, exporting and hashing: a view of up to 4 MiB of one section
-// at a time, which follows the reads and writes. Neighbouring ones cost no transfer, and a checksum block that
-// is written as a whole is not read before, so going through a section in order moves each byte once. Whoever
-// alternates between sections takes a window each (5 MiB of RAM). Blocking, single-threaded; the pieces are
-// this thread's, as StateFile says.
+// at a time, which follows the reads and writes. Neighbouring ones cost no transfer, and a checksum block
+// that is written as a whole is not read before, so going through a section in order moves each byte once.
+// Whoever alternates between sections takes a window each (5 MiB of RAM). Blocking, single-threaded; the
+// pieces are this thread's, as StateFile says.
 class StateWindow {
  public:
   // Both must outlive the window; nothing else is in flight in `queue` during a call.
