@@ -344,7 +344,7 @@ void Optimizer::update_block(BlockId block) {
     };
   } else {
     touch(true, store_.disk_token(block), 1);
-    task.body = [this, block] { run_update({}, [&] { stream_->finish_next(); }); };
+    task.body = [this] { run_update({}, [&] { stream_->finish_next(); }); };
   }
   lane_->run(std::move(task));
   store_.set_version(block, lane_->record());
