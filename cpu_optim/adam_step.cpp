@@ -47,38 +47,6 @@ AdamStep make_adam_step(const AdamOptions& options, int64_t step, float gradient
   };
 }
 
-namespace {
-
-template <class T>
-std::byte* bytes(std::span<T> values) {
-  return reinterpret_cast<std::byte*>(values.data());
-}
-
-StateSpan as_span(const SplitState& state) {
-  const size_t size = state.high.size();
-  SLUICE_CHECK(state.low.size() == size && state.m.size() == size && state.v.size() == size);
-  return {.format = StateFormat::split,
-          .size = state.size(),
-          .weight = state.high.data(),
-          .low = bytes(state.low),
-          .first_moment = bytes(state.m),
-          .second_moment = bytes(state.v)};
-}
-
-}  // namespace
-
-SplitState SplitState::subrange(int64_t begin, int64_t count) const {
-  return {cpu_optim::subrange(high, begin, count), cpu_optim::subrange(low, begin, count),
-          cpu_optim::subrange(m, begin, count), cpu_optim::subrange(v, begin, count)};
-}
-
-void update(const SplitState& state, FloatView gradient, const AdamStep& step) {
-  update(as_span(state), gradient, step);
-}
-void update(Executor& executor, const SplitState& state, FloatView gradient, const AdamStep& step) {
-  update(executor, as_span(state), gradient, step);
-}
-
 void update(Executor& executor, const StateSpan& state, FloatView gradient, const AdamStep& step) {
   SLUICE_CHECK(gradient.size() == state.size);
   for_each_piece(executor, state.size, [&](int64_t begin, int64_t count) {

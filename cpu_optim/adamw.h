@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "cpu_optim/float_view.h"
 #include "cpu_optim/state_format.h"
@@ -78,26 +77,12 @@ struct AdamStep {
 AdamStep make_adam_step(const AdamOptions& options, int64_t step, float gradient_scale = 1,
                         uint64_t seed = 0);
 
-// 12 bytes a parameter. The fp32 master is join(high, low) of engine/base/float_bits.h; `high` is the bf16
-// weight. All spans have one size.
-struct SplitState {
-  std::span<BFloat16> high;
-  std::span<int16_t> low;
-  std::span<float> m;
-  std::span<float> v;
-
-  int64_t size() const { return static_cast<int64_t>(high.size()); }
-  SplitState subrange(int64_t begin, int64_t count) const;
-};
-
 // One step over a range, on the calling thread. Sizes of state and gradient are equal; 0 does nothing.
 // Streams are aligned to their element. In int8 the range begins at a multiple of 256, and its last record is
 // whole: beyond `size` it holds zeros and keeps them. Ranges of two calls that run at once must not overlap.
-void update(const SplitState& state, FloatView gradient, const AdamStep& step);
 void update(const StateSpan& state, FloatView gradient, const AdamStep& step);
 
 // The same, in fixed pieces over the threads of a pool; returns when all is done.
-void update(Executor& executor, const SplitState& state, FloatView gradient, const AdamStep& step);
 void update(Executor& executor, const StateSpan& state, FloatView gradient, const AdamStep& step);
 
 }  // namespace sluice::cpu_optim

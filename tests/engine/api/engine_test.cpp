@@ -567,6 +567,12 @@ TEST_F(EngineTest, EachWalkSeesTheUpdateBeforeIt) {
   const std::vector<float> ones(expected.size(), 1.0F);
   for (size_t i = 0; i < expected.size(); ++i)
     high[i] = split(expected[i]).high, low[i] = split(expected[i]).low;
+  const auto stream = [](auto& values) { return reinterpret_cast<std::byte*>(values.data()); };
+  const cpu_optim::StateSpan state{.size = static_cast<int64_t>(high.size()),
+                                   .weight = high.data(),
+                                   .low = stream(low),
+                                   .first_moment = stream(m),
+                                   .second_moment = stream(v)};
   for (int64_t step_number = 1; step_number <= 4; ++step_number) {
     engine_->begin_walk();
     {
@@ -578,7 +584,7 @@ TEST_F(EngineTest, EachWalkSeesTheUpdateBeforeIt) {
     for (const int part : {0, 2, 3}) engine_->submit(gpu::Fill{gradients.contribute(part, 0).sum, 1});
     engine_->offer(std::move(gradients));
     engine_->begin_update(1e-2, std::array{kLayer});
-    cpu_optim::update({high, low, m, v}, ones, cpu_optim::make_adam_step(group, step_number));
+    cpu_optim::update(state, ones, cpu_optim::make_adam_step(group, step_number));
     for (size_t i = 0; i < expected.size(); ++i) expected[i] = join(high[i], low[i]);
   }
 }
