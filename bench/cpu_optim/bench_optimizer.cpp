@@ -209,7 +209,7 @@ bool report(int threads, std::vector<Contender>& contenders, FloatView gradient,
   for (Contender& contender : contenders) contender.kernel.clear(), contender.limit.clear();
   // Other programs on the machine may have spoilt every try of a limit: it gets more of them before it is
   // judged.
-  for (int attempt = 0; attempt < 3; ++attempt) {
+  for (int attempt = 0; attempt < 6; ++attempt) {
     measure(*pool, contenders, gradient, rounds);
     if (std::none_of(contenders.begin(), contenders.end(), over_limit)) break;
   }

@@ -62,7 +62,8 @@ def deepspeed_cpu_adam(size, rounds, whole_job):
 
 
 def ours(program, size):
-    text = subprocess.run([program, "--parameters", str(size), "--rounds", "2"], check=True, capture_output=True, text=True).stdout
+    # It may say that few rounds did not find the limit: only its seconds count here.
+    text = subprocess.run([program, "--parameters", str(size), "--rounds", "2"], capture_output=True, text=True).stdout
     seconds = {}
     for name, _, value in re.findall(r"^(\w+)\s+(\d+) threads: ([\d.]+) s per 1B", text, re.MULTILINE):
         seconds[name] = float(value)  # the last one is with all threads
