@@ -63,21 +63,21 @@ bool gets_rows(const ModelSpec& model, const WalkSpec& walk, BlockId block) {
 gpu::View raw_view(const BlockLayout& layout, int part, DType compute_dtype, std::byte* landed, bool low) {
   using cpu_optim::StateFormat;
   const BlockLayout::Part& placed = layout.part(part);
-  std::byte* const begin = landed - layout.fetch_offset(compute_dtype);
-  const auto rows_at = [&](std::byte* data, DType dtype) {
-    return gpu::View(data, dtype, placed.rows, placed.cols);
+  const auto rows_at = [&](size_t offset, DType dtype) {  // from the beginning of the block's weights
+    return gpu::View(landed + (offset - layout.fetch_offset(compute_dtype)), dtype, placed.rows, placed.cols);
   };
   if (!placed.trainable) {
     if (low) return {};
-    return rows_at(begin + layout.trained_bytes() + placed.frozen_offset, placed.storage_dtype);
+    return rows_at(layout.trained_bytes() + placed.frozen_offset, placed.storage_dtype);
   }
+  const auto first = static_cast<size_t>(placed.span_begin);
   const bool whole_masters = compute_dtype == DType::f32 && layout.state_format() == StateFormat::fp32;
   if (low) {
     if (compute_dtype == DType::bf16 || layout.low_bytes() == 0 || whole_masters) return {};
-    return rows_at(begin + placed.span_begin * 2, DType::i16);
+    return rows_at(first * 2, DType::i16);
   }
-  if (whole_masters) return rows_at(begin + placed.span_begin * 4, DType::f32);
-  return rows_at(begin + layout.low_bytes() + placed.span_begin * 2, DType::bf16);
+  if (whole_masters) return rows_at(first * 4, DType::f32);
+  return rows_at(layout.low_bytes() + first * 2, DType::bf16);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ std::vector<StatePiece> weight_pieces(const TensorStore& store, BlockId block, D
                       .slot = of_slot,
                       .begin = 0,
                       .size_bytes = size_bytes,
-                      .data = out + offset - layout.fetch_offset(compute_dtype)});
+                      .data = out + (offset - layout.fetch_offset(compute_dtype))});
   };
   if (compute_dtype == DType::f32)
     add(Section::low, slot, 0, state_section_bytes(format, Section::low, elements));
