@@ -72,10 +72,9 @@ HWY_INLINE ElementPair adam(const ElementPair& old, FloatPair gradient, const St
   return {adam<kL2>(old.first, gradient.first, step), adam<kL2>(old.second, gradient.second, step)};
 }
 
-// Elements between a load and its prefetch: 128 and 256 are the same, 512 is 6 % slower with fp32 moments,
-// 2048 12 % (bench_optimizer on two Zen 4 cores; an older measurement was flat from 256 on,
-// facts/optimizer.md).
-inline constexpr int64_t kPrefetchDistance = 256;
+// Elements between a load and its prefetch. With fp32 moments 256 is 2 % slower, 512 6 to 10 %
+// (bench_optimizer on two Zen 4 cores; an older measurement was flat from 256 on, facts/optimizer.md).
+inline constexpr int64_t kPrefetchDistance = 128;
 // Elements between two rounds of prefetches: a cache line of 16-bit numbers, two of fp32.
 inline constexpr int64_t kBlock = std::max<int64_t>(32, kMaxPair);
 
