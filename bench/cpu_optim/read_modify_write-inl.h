@@ -29,14 +29,20 @@ template <int kFloats, int kWords, bool kStreamed>
 HWY_INLINE hn::Vec<Tag> touch_block(const Streams& streams, int64_t i, hn::Vec<Tag> mix) {
   const Tag d;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto bump = [&](uint32_t* line) HWY_ATTR { hn::StoreU(hn::Add(hn::LoadU(d, line), mix), d, line); };
   for (int64_t lane = 0; lane < kBlock / 2; lane += lanes) {
     const int64_t word = i / 2 + lane;  // 16-bit streams as pairs of elements
+    const int64_t first = i + 2 * lane;
     mix = hn::Or(mix, hn::And(hn::LoadU(d, streams.gradient + word), hn::Set(d, streams.mask)));
-    for (int k = 0; k < kWords; ++k) bump(streams.words[k] + word);
+    hn::Vec<Tag> words[kWords + 1], floats[kFloats + 1][2];  // loaded all, then stored all, as a kernel does
+    for (int k = 0; k < kWords; ++k) words[k] = hn::LoadU(d, streams.words[k] + word);
     for (int k = 0; k < kFloats; ++k) {
-      bump(streams.floats[k] + i + 2 * lane);
-      bump(streams.floats[k] + i + 2 * lane + lanes);
+      floats[k][0] = hn::LoadU(d, streams.floats[k] + first);
+      floats[k][1] = hn::LoadU(d, streams.floats[k] + first + lanes);
+    }
+    for (int k = 0; k < kWords; ++k) hn::StoreU(hn::Add(words[k], mix), d, streams.words[k] + word);
+    for (int k = 0; k < kFloats; ++k) {
+      hn::StoreU(hn::Add(floats[k][0], mix), d, streams.floats[k] + first);
+      hn::StoreU(hn::Add(floats[k][1], mix), d, streams.floats[k] + first + lanes);
     }
     if (kStreamed) hn::Stream(mix, d, streams.streamed + word);
   }
@@ -91,7 +97,7 @@ void touch_int8(const Streams& streams, int64_t begin, int64_t count, int64_t di
     for (uint32_t* records : streams.records) {
       uint32_t* record = records + i / kInt8Block * kRecordWords;
       for (int64_t word = 0; word < kRecordWords && distance > 0; word += 16) {
-        hwy::Prefetch(record + distance / kInt8Block * kRecordWords + word);
+        hwy::Prefetch(record + (distance + kInt8Block - 1) / kInt8Block * kRecordWords + word);
       }
       for (int64_t word = 0; word < kInt8Block / 4; word += lanes) {
         hn::StoreU(hn::Add(hn::LoadU(d, record + word), mix), d, record + word);
