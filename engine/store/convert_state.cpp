@@ -1,7 +1,6 @@
 #include "engine/store/convert_state.h"
 
 #include <algorithm>
-#include <array>
 #include <vector>
 
 #include "cpu_optim/state_codec.h"
@@ -11,50 +10,41 @@
 namespace sluice {
 namespace {
 
-constexpr std::array kStates = {Section::low, Section::high, Section::first_moment, Section::second_moment};
 constexpr auto kChunk = static_cast<size_t>(kChunkElements);
 
 // A chunk of one state format in memory.
 class ChunkMemory {
  public:
   explicit ChunkMemory(cpu_optim::StateFormat format)
-      : format_(format), memory_(offset(Section::gradient), "converting the state") {}
+      : format_(format), memory_(chunk_offset(format, Section::gradient), "converting the state") {}
 
   std::vector<StatePiece> pieces(BlockId block, int slot, int64_t begin, int64_t count) const {
     std::vector<StatePiece> found;
-    for (const Section section : kStates) {
+    for (const Section section : kTrainedSections) {
       found.push_back({.block = block,
                        .section = section,
                        .slot = slot,
                        .begin = state_section_bytes(format_, section, begin),
                        .size_bytes = state_section_bytes(format_, section, count),
-                       .data = memory_.data() + offset(section)});
+                       .data = begin_of(section)});
     }
     std::erase_if(found, [](const StatePiece& piece) { return piece.size_bytes == 0; });
     return found;
   }
   cpu_optim::StateSpan span(int64_t count) const {
-    const auto begin_of = [&](Section section) {
-      return state_section_bytes(format_, section, 1) == 0 ? nullptr : memory_.data() + offset(section);
+    const auto if_any = [&](Section section) {
+      return state_section_bytes(format_, section, 1) == 0 ? nullptr : begin_of(section);
     };
     return {.format = format_,
             .size = count,
-            .weight = reinterpret_cast<BFloat16*>(begin_of(Section::high)),
-            .low = begin_of(Section::low),
-            .first_moment = begin_of(Section::first_moment),
-            .second_moment = begin_of(Section::second_moment)};
+            .weight = reinterpret_cast<BFloat16*>(if_any(Section::high)),
+            .low = if_any(Section::low),
+            .first_moment = if_any(Section::first_moment),
+            .second_moment = if_any(Section::second_moment)};
   }
 
  private:
-  // Of what comes before; all of it for a section that is none of the state's.
-  size_t offset(Section section) const {
-    size_t bytes = 0;
-    for (const Section before : kStates) {
-      if (before == section) break;
-      bytes += state_section_bytes(format_, before, kChunkElements);
-    }
-    return bytes;
-  }
+  std::byte* begin_of(Section section) const { return memory_.data() + chunk_offset(format_, section); }
 
   cpu_optim::StateFormat format_;
   AlignedBuffer memory_;

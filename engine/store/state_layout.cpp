@@ -53,6 +53,15 @@ size_t state_section_bytes(cpu_optim::StateFormat format, Section section, int64
   return cpu_optim::moment_bytes(format, count);
 }
 
+size_t chunk_offset(cpu_optim::StateFormat format, Section section) {
+  size_t offset = 0;
+  for (const Section before : kTrainedSections) {
+    if (before == section) break;
+    offset += state_section_bytes(format, before, kChunkElements);
+  }
+  return offset;
+}
+
 std::string_view name(Section section) {
   switch (section) {
     case Section::low:

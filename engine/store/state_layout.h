@@ -20,6 +20,9 @@ namespace sluice {
 enum class Section : uint8_t { low, high, frozen, first_moment, second_moment, gradient, layer_input };
 inline constexpr std::array kPersistedSections = {Section::low, Section::high, Section::frozen,
                                                   Section::first_moment, Section::second_moment};
+// Of the trained weights, in the order in which a chunk of them lies in memory.
+inline constexpr std::array kTrainedSections = {Section::low, Section::high, Section::first_moment,
+                                                Section::second_moment};
 inline constexpr std::array kScratchSections = {Section::gradient, Section::layer_input};
 constexpr bool is_scratch(Section section) {
   return section == Section::gradient || section == Section::layer_input;
@@ -37,6 +40,8 @@ inline constexpr int kSlotCount = 2;
 
 // Of a block's first `count` elements in one of the sections of its trained state.
 size_t state_section_bytes(cpu_optim::StateFormat format, Section section, int64_t count);
+// Where a section begins in memory that holds kChunkElements of each; of one that is not trained: their end.
+size_t chunk_offset(cpu_optim::StateFormat format, Section section);
 
 // Where each section of a model lies in the state file and, gradients, in the scratch file beside it: a pure
 // function of the model (and, gradients only, of where they wait), so that any plan can open any state.

@@ -1,7 +1,6 @@
 #include "engine/train/state_stream.h"
 
 #include <algorithm>
-#include <array>
 
 #include "engine/base/error.h"
 #include "engine/base/math.h"
@@ -11,22 +10,10 @@ namespace {
 
 constexpr size_t kBytesInFlight = size_t{16} << 20;
 
-constexpr std::array kStates = {Section::low, Section::high, Section::first_moment, Section::second_moment};
-
-// Where a section begins in a slot; the gradient after all of them.
-size_t slot_offset(cpu_optim::StateFormat format, Section section) {
-  size_t offset = 0;
-  for (const Section before : kStates) {
-    if (before == section) break;
-    offset += state_section_bytes(format, before, kChunkElements);
-  }
-  return offset;
-}
-
 }  // namespace
 
 size_t StateStream::slot_bytes(cpu_optim::StateFormat format) {
-  return slot_offset(format, Section::gradient) + static_cast<size_t>(kChunkElements) * 4;
+  return chunk_offset(format, Section::gradient) + static_cast<size_t>(kChunkElements) * 4;
 }
 
 StateStream::StateStream(StateFile& file, const IoQueueFactory& make_queue, std::byte* memory, int slot_count)
@@ -96,7 +83,7 @@ void StateStream::read_gradients_of_chunks() {
 std::vector<StatePiece> StateStream::pieces(const Chunk& chunk, IoRequest::Kind kind) const {
   const StreamedBlock& block = blocks_[chunk.block];
   std::vector<StatePiece> found;
-  for (const Section section : kStates) {
+  for (const Section section : kTrainedSections) {
     const size_t size = state_section_bytes(format_, section, chunk.count);
     if (home_of(block.home, section) != Tier::disk || size == 0) continue;
     found.push_back({.block = block.block,
@@ -104,7 +91,7 @@ std::vector<StatePiece> StateStream::pieces(const Chunk& chunk, IoRequest::Kind 
                      .slot = kind == IoRequest::Kind::read ? block.read_slot : block.write_slot,
                      .begin = state_section_bytes(format_, section, chunk.begin),
                      .size_bytes = size,
-                     .data = memory_of(chunk) + slot_offset(format_, section)});
+                     .data = memory_of(chunk) + chunk_offset(format_, section)});
   }
   if (kind == IoRequest::Kind::read && !ahead_) add_gradient(chunk, found);
   return found;
@@ -119,7 +106,7 @@ void StateStream::add_gradient(const Chunk& chunk, std::vector<StatePiece>& piec
                     .slot = 0,
                     .begin = static_cast<size_t>(chunk.begin) * element_bytes,
                     .size_bytes = static_cast<size_t>(chunk.count) * element_bytes,
-                    .data = memory_of(chunk) + slot_offset(format_, Section::gradient)});
+                    .data = memory_of(chunk) + chunk_offset(format_, Section::gradient)});
 }
 
 // Reads as many of the next chunks as there are free slots for, in the order of the update.
@@ -173,7 +160,7 @@ void StateStream::update(const Chunk& chunk) {
   const auto in_slot = [&](Section section, std::byte* resident) {
     const bool here =
         home_of(block.home, section) == Tier::host || state_section_bytes(format_, section, chunk.count) == 0;
-    return here ? resident : memory_of(chunk) + slot_offset(format_, section);
+    return here ? resident : memory_of(chunk) + chunk_offset(format_, section);
   };
   state.low = in_slot(Section::low, state.low);
   state.weight =
@@ -184,7 +171,7 @@ void StateStream::update(const Chunk& chunk) {
       block.home.gradient == Tier::host
           ? block.gradient.subrange(chunk.begin, chunk.count)
           : cpu_optim::FloatView(block.gradient.dtype(),
-                                 memory_of(chunk) + slot_offset(format_, Section::gradient), chunk.count);
+                                 memory_of(chunk) + chunk_offset(format_, Section::gradient), chunk.count);
   update_(block.block, chunk.begin, state, gradient);
 }
 
