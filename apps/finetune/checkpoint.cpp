@@ -1,13 +1,11 @@
 #include "apps/finetune/checkpoint.h"
 
 #include <algorithm>
-#include <atomic>
 #include <iostream>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "apps/common/drive_settings.h"
-#include "apps/finetune/transfer_progress.h"
 #include "engine/base/error.h"
 #include "gpu/host/kernel_table.h"
 #include "io/file.h"
@@ -73,23 +71,6 @@ std::vector<SpillFolder> slab_folders(const fs::path& output, const StateOptions
     if (!(drive.weight > 0)) drive.weight = rates.empty() ? 1 : *std::ranges::min_element(rates);
   return drives;
 }
-
-// A long transfer's progress on the screen, and whether a signal has ended it.
-struct Checkpoint::Attention {
-  IoQueue& queue;
-  const InterruptWatch& watch;
-  std::atomic<bool> stop = false;
-
-  LongTransfer transfer(const std::string& what) {
-    return {.queue = queue,
-            .progress =
-                [this, show = show_transfer(what)](uint64_t done_bytes, uint64_t total_bytes) {
-                  stop = watch.signal_number() != 0;
-                  show(done_bytes, total_bytes);
-                },
-            .stop = &stop};
-  }
-};
 
 Checkpoint::Checkpoint(fs::path output, const StateOptions& options)
     : output_(std::move(output)), folder_(checkpoint_folder(output_)), options_(options) {
@@ -209,15 +190,15 @@ std::unique_ptr<StateFile> Checkpoint::create(const LongTransfer& transfer, bool
 }
 
 bool Checkpoint::move_from_other_drives(const ModelConfig& config, const TrainerOptions& options,
-                                        Attention& attention) {
+                                        IoQueue& queue, WatchedTransfers& transfers) {
   TrainerOptions resting = options;
   resting.disk = false;  // no gradients wait in the old store
   const std::string where = listed(slab_folders(output_, options_));
-  const std::unique_ptr<StateFile> old = StateFile::open(
-      folder_, identity_, Trainer::state_layout(config, resting), locks_, {.queue = attention.queue});
+  const std::unique_ptr<StateFile> old =
+      StateFile::open(folder_, identity_, Trainer::state_layout(config, resting), locks_, {.queue = queue});
   if (!old) return false;
-  file_ = create(attention.transfer("Making the state files in " + where), options.disk);
-  if (!file_ || !file_->copy_from(*old, attention.transfer("Copying the saved state to " + where)))
+  file_ = create(transfers.transfer("Making the state files in " + where), options.disk);
+  if (!file_ || !file_->copy_from(*old, transfers.transfer("Copying the saved state to " + where)))
     return false;
   file_->commit(old->generation().facts, std::vector<uint8_t>(static_cast<size_t>(layout_->block_count())));
   return true;
@@ -230,16 +211,16 @@ bool Checkpoint::open(const ModelConfig& config, TrainerOptions& options, const 
   // Room is taken at once where there will be states to save: it may be gone later.
   if (!saved_ && !options.disk && options_.save_interval() == 0) return true;
   const std::unique_ptr<IoQueue> queue = first_queue();
-  Attention attention{.queue = *queue, .watch = watch};
+  WatchedTransfers transfers(*queue, watch);
   const std::string making = "Making the state files in " + listed(slab_folders(output_, options_));
   bool opened = true;
   if (!saved_) {
-    file_ = create(attention.transfer(making), options.disk);
+    file_ = create(transfers.transfer(making), options.disk);
   } else if (drives_changed()) {
-    opened = move_from_other_drives(config, options, attention);
+    opened = move_from_other_drives(config, options, *queue, transfers);
   } else {
     for (const std::string& folder : options_.spill_dirs) check_spill_dir(folder);
-    file_ = StateFile::open(folder_, identity_, *layout_, locks_, attention.transfer(making));
+    file_ = StateFile::open(folder_, identity_, *layout_, locks_, transfers.transfer(making));
   }
   if (!opened || !file_) {
     file_.reset();

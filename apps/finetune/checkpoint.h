@@ -11,6 +11,7 @@
 #include "apps/common/interrupt.h"
 #include "apps/finetune/state_options.h"
 #include "apps/finetune/trainer.h"
+#include "apps/finetune/transfer_progress.h"
 #include "engine/store/folder_lock.h"
 #include "engine/store/manifest_folder.h"
 #include "engine/store/state_file.h"
@@ -64,8 +65,8 @@ class Checkpoint {
 
  private:
   std::unique_ptr<StateFile> create(const LongTransfer& transfer, bool prewrite);
-  struct Attention;
-  bool move_from_other_drives(const ModelConfig& config, const TrainerOptions& options, Attention& attention);
+  bool move_from_other_drives(const ModelConfig& config, const TrainerOptions& options, IoQueue& queue,
+                              WatchedTransfers& transfers);
   void make_spill_folders() const;
   IoChoice io_choice() const;
   IoQueueFactory queues() const;

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
 #include <iostream>
 
@@ -93,21 +92,12 @@ int run_command(const ConvertStateOptions& options) {
   const std::unique_ptr<StateFile> old = StateFile::open(checkpoint_folder(options.input), manifest.identity,
                                                          layout_of(config, from), locks, {.queue = *queue});
   if (!options.output.empty()) make_output_folder(options.output);
-  std::atomic<bool> stop = false;
-  const auto transfer = [&](const std::string& what) {
-    return LongTransfer{.queue = *queue,
-                        .progress =
-                            [&, show = show_transfer(what)](uint64_t done_bytes, uint64_t total_bytes) {
-                              stop = watch.signal_number() != 0;
-                              show(done_bytes, total_bytes);
-                            },
-                        .stop = &stop};
-  };
+  WatchedTransfers transfers(*queue, watch);
   const std::string format(cpu_optim::name(options.state_format));
   const std::unique_ptr<StateFile> made =
       StateFile::create(target_options(options, manifest, *old), layout_of(config, options.state_format),
-                        locks, transfer("Making the state files of " + format));
-  const LongTransfer converting = transfer("Converting the state to " + format);
+                        locks, transfers.transfer("Making the state files of " + format));
+  const LongTransfer converting = transfers.transfer("Converting the state to " + format);
   const auto fill = [&] {
     return from == options.state_format ? made->copy_from(*old, converting)
                                         : convert_state(*old, *made, converting);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "engine/memory/block_layout.h"
 #include "engine/memory/tier.h"
@@ -36,6 +37,24 @@ int moment_bits(StateFormat format) {
   return format == StateFormat::int8 ? 8 : static_cast<int>(cpu_optim::moment_bytes(format, 1)) * 8;
 }
 
+struct Report {
+  StateFormat format;
+  size_t bytes = 0;
+  size_t gradient_bytes = 0;                            // a parameter
+  std::vector<std::pair<StateFormat, size_t>> smaller;  // with the bytes that each would save
+};
+
+Report make_report(const TrainSetup& setup) {
+  const ModelSpec model = trained_model(setup);
+  Report report{.format = model.state_format,
+                .bytes = state_bytes(model, model.state_format),
+                .gradient_bytes = size_bytes(setup.trainer.gradient_dtype_or_default()),
+                .smaller = {}};
+  for (const StateFormat other : smaller_formats(report.format))
+    report.smaller.emplace_back(other, report.bytes - std::min(report.bytes, state_bytes(model, other)));
+  return report;
+}
+
 }  // namespace
 
 double bytes_per_parameter(StateFormat format) {
@@ -53,36 +72,30 @@ std::vector<StateFormat> smaller_formats(StateFormat format) {
 }
 
 std::string state_table(const TrainSetup& setup) {
-  const ModelSpec model = trained_model(setup);
-  const StateFormat format = model.state_format;
-  const size_t bytes = state_bytes(model, format);
-  std::string text = "states: " + std::string(cpu_optim::name(format)) + ", " +
-                     short_number(bytes_per_parameter(format)) + " bytes a parameter (" +
-                     format_bytes(bytes) + "), and " +
-                     std::to_string(size_bytes(setup.trainer.gradient_dtype_or_default())) +
+  const Report report = make_report(setup);
+  std::string text = "states: " + std::string(cpu_optim::name(report.format)) + ", " +
+                     short_number(bytes_per_parameter(report.format)) + " bytes a parameter (" +
+                     format_bytes(report.bytes) + "), and " + std::to_string(report.gradient_bytes) +
                      " of gradient until its update\n";
-  for (const StateFormat other : smaller_formats(format)) {
+  for (const auto& [other, saved_bytes] : report.smaller) {
     text += "  --state_format " + std::string(cpu_optim::name(other)) + ": " +
-            short_number(bytes_per_parameter(other)) + " bytes, saves " +
-            format_bytes(bytes - std::min(bytes, state_bytes(model, other))) + "\n";
+            short_number(bytes_per_parameter(other)) + " bytes, saves " + format_bytes(saved_bytes) + "\n";
   }
   return text;
 }
 
 nlohmann::ordered_json state_format_json(const TrainSetup& setup) {
-  const ModelSpec model = trained_model(setup);
-  const StateFormat format = model.state_format;
-  const size_t bytes = state_bytes(model, format);
+  const Report report = make_report(setup);
   nlohmann::ordered_json smaller = nlohmann::ordered_json::array();
-  for (const StateFormat other : smaller_formats(format)) {
+  for (const auto& [other, saved_bytes] : report.smaller) {
     smaller.push_back({{"state_format", cpu_optim::name(other)},
                        {"bytes_per_parameter", bytes_per_parameter(other)},
-                       {"saved_bytes", bytes - std::min(bytes, state_bytes(model, other))}});
+                       {"saved_bytes", saved_bytes}});
   }
-  return {{"state_format", cpu_optim::name(format)},
-          {"bytes_per_parameter", bytes_per_parameter(format)},
-          {"gradient_bytes_per_parameter", size_bytes(setup.trainer.gradient_dtype_or_default())},
-          {"bytes", bytes},
+  return {{"state_format", cpu_optim::name(report.format)},
+          {"bytes_per_parameter", bytes_per_parameter(report.format)},
+          {"gradient_bytes_per_parameter", report.gradient_bytes},
+          {"bytes", report.bytes},
           {"smaller", std::move(smaller)}};
 }
 

@@ -1,5 +1,7 @@
 #include "apps/finetune/transfer_progress.h"
 
+#include <algorithm>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <unistd.h>
@@ -7,6 +9,7 @@
 #include "engine/memory/tier.h"
 
 namespace sluice::finetune {
+namespace {
 
 std::function<void(uint64_t done_bytes, uint64_t total_bytes)> show_transfer(std::string what) {
   const bool terminal = ::isatty(STDERR_FILENO) != 0;
@@ -19,6 +22,18 @@ std::function<void(uint64_t done_bytes, uint64_t total_bytes)> show_transfer(std
                 << (done_bytes == total_bytes ? "\n" : "") << std::flush;
     *shown = percent;
   };
+}
+
+}  // namespace
+
+LongTransfer WatchedTransfers::transfer(const std::string& what) {
+  return {.queue = queue_,
+          .progress =
+              [this, show = show_transfer(what)](uint64_t done_bytes, uint64_t total_bytes) {
+                stop_ = watch_.signal_number() != 0;
+                show(done_bytes, total_bytes);
+              },
+          .stop = &stop_};
 }
 
 }  // namespace sluice::finetune

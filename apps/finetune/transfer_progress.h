@@ -1,13 +1,27 @@
 #pragma once
 
-#include <cstdint>
-#include <functional>
+#include <atomic>
 #include <string>
+
+#include "apps/common/interrupt.h"
+#include "engine/store/state_file.h"
 
 namespace sluice::finetune {
 
-// Says on standard error that something long goes on: a line, and on a terminal how far it has come.
-// For LongTransfer::progress.
-std::function<void(uint64_t done_bytes, uint64_t total_bytes)> show_transfer(std::string what);
+// Long transfers that say on standard error how far they have come (a line, and on a terminal per cent), and
+// that a signal stops. Outlives its transfers.
+class WatchedTransfers {
+ public:
+  WatchedTransfers(IoQueue& queue, const InterruptWatch& watch) : queue_(queue), watch_(watch) {}
+  WatchedTransfers(const WatchedTransfers&) = delete;
+  WatchedTransfers& operator=(const WatchedTransfers&) = delete;
+
+  LongTransfer transfer(const std::string& what);
+
+ private:
+  IoQueue& queue_;
+  const InterruptWatch& watch_;
+  std::atomic<bool> stop_ = false;
+};
 
 }  // namespace sluice::finetune
