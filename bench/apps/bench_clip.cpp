@@ -15,12 +15,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "bench/support/median_interval.h"
+#include "bench/support/program.h"
 #include "bench/support/trial_run.h"
 
 namespace sluice::bench {
@@ -102,7 +103,7 @@ std::optional<Costs> compare(const std::string& name, TrialOptions options, doub
   return costs;
 }
 
-int run(const fs::path& folder) {
+int run(const std::string& folder) {
   if (!verify()) return 1;
   const std::optional<Costs> ram =
       compare("ram", {.workload = kWorkload, .vocab_size = kVocabulary}, 0.6, 12);
@@ -118,13 +119,9 @@ int run(const fs::path& folder) {
 }  // namespace sluice::bench
 
 int main(int count, char** values) {
-  try {
-    std::filesystem::path folder = std::filesystem::current_path();
-    for (int i = 1; i + 1 < count; i += 2)
-      if (std::string(values[i]) == "--folder") folder = values[i + 1];
-    return sluice::bench::run(folder);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_clip: %s\n", error.what());
-    return 1;
-  }
+  using namespace sluice;
+  std::string folder = ".";
+  bench::Program program("bench_clip", "What exact clipping costs, on a modelled GPU.");
+  program.add({.name = "folder", .value = text_value(folder, "DIR"), .help = "on the drive"});
+  return program.main(count, values, [&] { return bench::run(folder); });
 }

@@ -30,6 +30,7 @@
 #include "apps/finetune/runtime.h"
 #include "apps/finetune/trainer.h"
 #include "apps/finetune/weights.h"
+#include "bench/support/program.h"
 #include "bench/support/trial_run.h"
 #include "cpu_optim/convert.h"
 #include "cpu_optim/state_format.h"
@@ -44,8 +45,8 @@ using finetune::Trainer;
 
 struct Arguments {
   bool full = false;
-  fs::path gguf;
-  fs::path text = fs::current_path();
+  std::string gguf;
+  std::string text = ".";
   std::string only;
 };
 
@@ -233,6 +234,10 @@ double mean(const std::vector<double>& values) {
 }
 
 int run(const Arguments& arguments) {
+  if (!fs::exists(arguments.gguf)) {
+    std::printf("skipped: %s does not exist (apps/fetch_smollm2.sh gets it)\n", arguments.gguf.c_str());
+    return 0;
+  }
   const Scale scale = arguments.full ? Scale{128, 100, 3, 48} : Scale{128, 20, 1, 16};
   Study study(arguments, scale);
   const double before = study.loss_of_the_model();
@@ -276,34 +281,26 @@ int run(const Arguments& arguments) {
   return good ? 0 : 1;
 }
 
-fs::path default_model() {
+std::string default_model() {
   const char* named = std::getenv("SLUICE_SMOLLM2_GGUF");
   if (named != nullptr && *named != 0) return named;
   const char* home = std::getenv("HOME");
-  return fs::path(home == nullptr ? "." : home) / ".cache/sluice/SmolLM2-135M-Instruct.Q4_1.gguf";
+  return std::string(home == nullptr ? "." : home) + "/.cache/sluice/SmolLM2-135M-Instruct.Q4_1.gguf";
 }
 
 }  // namespace
 }  // namespace sluice::bench
 
 int main(int count, char** values) {
-  try {
-    sluice::bench::Arguments arguments{.gguf = sluice::bench::default_model()};
-    for (int i = 1; i < count; ++i) {
-      const std::string name = values[i];
-      if (name == "--full") arguments.full = true;
-      if (i + 1 == count) break;
-      if (name == "--model") arguments.gguf = values[i + 1];
-      if (name == "--text") arguments.text = values[i + 1];
-      if (name == "--only") arguments.only = values[i + 1];
-    }
-    if (!std::filesystem::exists(arguments.gguf)) {
-      std::printf("skipped: %s does not exist (apps/fetch_smollm2.sh gets it)\n", arguments.gguf.c_str());
-      return 0;
-    }
-    return sluice::bench::run(arguments);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_convergence: %s\n", error.what());
-    return 1;
-  }
+  using namespace sluice;
+  bench::Arguments arguments{.gguf = bench::default_model()};
+  bench::Program program("bench_convergence", "What smaller optimizer states cost in quality.");
+  program.add(
+      {.name = "model", .value = text_value(arguments.gguf, "FILE.gguf"), .help = "SmolLM2-135M-Instruct"});
+  program.add({.name = "text", .value = text_value(arguments.text, "DIR"), .help = "this repository"});
+  program.add({.name = "only", .value = text_value(arguments.only, "FORMAT"), .help = "besides fp32"});
+  return program.main(count, values, [&] {
+    arguments.full = program.full();
+    return bench::run(arguments);
+  });
 }

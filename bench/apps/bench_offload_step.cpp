@@ -23,6 +23,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/support/median_interval.h"
+#include "bench/support/program.h"
 #include "bench/support/trial_run.h"
 #include "engine/base/math.h"
 #include "io/aligned_buffer.h"
@@ -41,7 +43,7 @@ double seconds_since(Clock::time_point begin) {
 
 struct Arguments {
   DType dtype = DType::bf16;
-  fs::path folder = fs::current_path();
+  std::string folder = ".";
   int64_t tokens = 0;  // of a step; 0: to be chosen
   std::optional<gpu::GpuModel> gpu;
 };
@@ -239,18 +241,21 @@ int run(const Arguments& arguments) {
 }  // namespace sluice::bench
 
 int main(int count, char** values) {
-  try {
-    sluice::bench::Arguments arguments;
-    for (int i = 1; i + 1 < count; i += 2) {
-      const std::string name = values[i], value = values[i + 1];
-      if (name == "--dtype") arguments.dtype = value == "fp32" ? sluice::DType::f32 : sluice::DType::bf16;
-      if (name == "--as") arguments.gpu = sluice::gpu::gpu_model(value);
-      if (name == "--folder") arguments.folder = value;
-      if (name == "--tokens") arguments.tokens = std::stoll(value);
-    }
-    return sluice::bench::run(arguments);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_offload_step: %s\n", error.what());
-    return 1;
-  }
+  using namespace sluice;
+  bench::Arguments arguments;
+  std::string gpu;
+  bench::Program program("bench_offload_step", "How much of the drives' time hides under compute.");
+  program.add(
+      {.name = "dtype",
+       .value = choice_value<DType>(arguments.dtype, {{"fp32", DType::f32}, {"bf16", DType::bf16}}, 2),
+       .help = "of compute"});
+  program.add({.name = "folder", .value = text_value(arguments.folder, "DIR"), .help = "on the drive"});
+  program.add({.name = "tokens",
+               .value = integer_value(arguments.tokens, {.minimum = 0}),
+               .help = "of a step; 0: as many as make compute and disk take as long"});
+  program.add({.name = "as", .value = text_value(gpu, "GPU"), .help = "a modelled GPU, by name or numbers"});
+  return program.main(count, values, [&] {
+    if (!gpu.empty()) arguments.gpu = gpu::gpu_model(gpu);
+    return bench::run(arguments);
+  });
 }

@@ -23,6 +23,7 @@
 #include "apps/finetune/walk_costs.h"
 #include "apps/nvme_bench/drive_bench.h"
 #include "apps/nvme_bench/options.h"
+#include "bench/support/program.h"
 #include "bench/support/trial_run.h"
 #include "engine/base/error.h"
 
@@ -169,13 +170,9 @@ int run_all_cases(const fs::path& folder) {
 }  // namespace sluice::bench
 
 int main(int count, char** values) {
-  try {
-    std::filesystem::path folder = std::filesystem::current_path();
-    for (int i = 1; i + 1 < count; i += 2)
-      if (std::string(values[i]) == "--folder") folder = values[i + 1];
-    return sluice::bench::run_all_cases(folder);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_prediction: %s\n", error.what());
-    return 1;
-  }
+  using namespace sluice;
+  std::string folder = ".";
+  bench::Program program("bench_prediction", "Foretold against measured seconds of a training step.");
+  program.add({.name = "folder", .value = text_value(folder, "DIR"), .help = "on the drive"});
+  return program.main(count, values, [&] { return bench::run_all_cases(folder); });
 }

@@ -10,13 +10,15 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "apps/finetune/runtime.h"
 #include "apps/finetune/trainer.h"
 #include "bench/support/matmul_rate.h"
+#include "bench/support/median_interval.h"
+#include "bench/support/program.h"
 #include "bench/support/train_workload.h"
 
 namespace sluice::bench {
@@ -111,8 +113,7 @@ double measure(const Run& run, const std::string& ratio_name) {
                 std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
   }
   trainer.engine().wait();
-  std::ranges::sort(step_seconds);
-  const double median = step_seconds[step_seconds.size() / 2];
+  const double step = median(step_seconds);
   const Plan& plan = trainer.engine().plan();
   const double planned =
       static_cast<double>(plan.peak_bytes(Tier::device) + plan.peak_bytes(Tier::host) + base_bytes);
@@ -123,21 +124,24 @@ double measure(const Run& run, const std::string& ratio_name) {
               static_cast<double>(peak.bytes()) / planned);
   const double limit = limit_seconds(config, run.dtype, *runtime.pool);
   const double tokens = static_cast<double>(kWorkload.tokens());
-  std::printf("  median step %.3f s, %.0f tokens/s, blocked in acquire %.3f s\n", median, tokens / median,
+  std::printf("  median step %.3f s, %.0f tokens/s, blocked in acquire %.3f s\n", step, tokens / step,
               report.acquire_blocked_seconds);
-  std::printf("ratio %s %.3f\n", ratio_name.c_str(), limit / median);
-  return limit / median;
+  std::printf("ratio %s %.3f\n", ratio_name.c_str(), limit / step);
+  return limit / step;
 }
 
-int run(const std::vector<std::string>& arguments) {
-  const auto has = [&](const char* flag) { return std::ranges::count(arguments, flag) > 0; };
-  const finetune::Runtime runtime = finetune::make_runtime({});
-  DType dtype = runtime.device->traits().preferred_compute_dtype;
-  if (has("fp32")) dtype = DType::f32;
-  if (has("bf16")) dtype = DType::bf16;
+struct Arguments {
+  std::optional<DType> dtype;  // none: the faster one here
+  bool lean = false;
+  bool full = false;
+};
+
+int run(const Arguments& arguments) {
+  const DType dtype =
+      arguments.dtype.value_or(finetune::make_runtime({}).device->traits().preferred_compute_dtype);
   if (!verify(dtype)) return 1;
-  if (!has("--full")) {
-    measure({dtype, has("--lean")}, "step_vs_matmul");
+  if (!arguments.full) {
+    measure({dtype, arguments.lean}, "step_vs_matmul");
     return 0;
   }
   if (!verify(dtype == DType::f32 ? DType::bf16 : DType::f32)) return 1;
@@ -153,10 +157,18 @@ int run(const std::vector<std::string>& arguments) {
 }  // namespace sluice::bench
 
 int main(int count, char** values) {
-  try {
-    return sluice::bench::run({values + 1, values + count});
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "bench_train_step: %s\n", error.what());
-    return 1;
-  }
+  using namespace sluice;
+  bench::Arguments arguments;
+  bool fast = false;  // the default
+  bench::Program program("bench_train_step", "How near a training step comes to its matmuls alone.");
+  program.add({.name = "dtype",
+               .value = choice_value<std::optional<DType>>(
+                   arguments.dtype, {{"auto", std::nullopt}, {"fp32", DType::f32}, {"bf16", DType::bf16}}, 3),
+               .help = "of compute"});
+  program.add({.name = "lean", .value = flag_value(arguments.lean), .help = "full recompute, nothing ahead"});
+  program.add({.name = "fast", .value = flag_value(fast), .help = "what is measured without --lean"});
+  return program.main(count, values, [&] {
+    arguments.full = program.full();
+    return bench::run(arguments);
+  });
 }

@@ -15,13 +15,14 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <vector>
 
 #include "apps/common/pool.h"
 #include "bench/cpu_optim/huge_pages.h"
+#include "bench/support/median_interval.h"
+#include "bench/support/program.h"
 #include "cpu_optim/adamw.h"
 #include "cpu_optim/pieces.h"
 #include "cpu_optim/reference/state.h"
@@ -38,6 +39,8 @@
 #if HWY_ONCE
 namespace sluice::cpu_optim {
 namespace {
+
+using bench::median;
 
 HWY_EXPORT(touch_split);
 HWY_EXPORT(touch_split_bf16);
@@ -59,12 +62,6 @@ double seconds(const std::function<void()>& work) {
 
 double best(const std::vector<double>& values) {
   return *std::min_element(values.begin(), values.end());
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Numbers of two runs that differ by more than fp32 arithmetic explains: a step rounds the weight up to 4
@@ -275,13 +272,18 @@ int run(int64_t size, int rounds) {
 }  // namespace
 }  // namespace sluice::cpu_optim
 
-int main(int argc, char** argv) {
-  int64_t parameters = 100'000'000;
-  int rounds = 7;
-  for (int i = 1; i + 1 < argc; i += 2) {
-    if (std::strcmp(argv[i], "--parameters") == 0) parameters = std::atoll(argv[i + 1]);
-    if (std::strcmp(argv[i], "--rounds") == 0) rounds = std::atoi(argv[i + 1]);
-  }
-  return sluice::cpu_optim::run(parameters, rounds);
+int main(int count, char** values) {
+  using namespace sluice;
+  int64_t parameters = 100'000'000, rounds = 0;
+  bench::Program program("bench_optimizer", "The optimizer against a read-modify-write of its streams.");
+  program.add(
+      {.name = "parameters", .value = integer_value(parameters, {.minimum = 1}), .help = "of a state"});
+  program.add({.name = "rounds",
+               .value = integer_value(rounds, {.minimum = 0, .maximum = 1000}),
+               .help = "0: 7, with --full 21"});
+  return program.main(count, values, [&] {
+    if (rounds == 0) rounds = program.full() ? 21 : 7;
+    return cpu_optim::run(parameters, static_cast<int>(rounds));
+  });
 }
 #endif  // HWY_ONCE

@@ -23,6 +23,13 @@ size_t left_out(size_t n) {
 
 }  // namespace
 
+double median(std::vector<double> values) {
+  SLUICE_CHECK(!values.empty());
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 MedianInterval median_interval(std::vector<double> values) {
   SLUICE_CHECK(!values.empty());
   std::sort(values.begin(), values.end());

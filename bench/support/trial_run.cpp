@@ -7,6 +7,7 @@
 #include <string>
 #include <unistd.h>
 
+#include "bench/support/median_interval.h"
 #include "io/make_io_queue.h"
 
 namespace sluice::bench {
@@ -28,11 +29,6 @@ std::future<Clock::time_point> time_of(const gpu::Event& event) {
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values.at(values.size() / 2);
-}
 
 BenchFolder::BenchFolder(const std::filesystem::path& parent) {
   static std::atomic<int> count = 0;

@@ -12,8 +12,6 @@
 
 namespace sluice::bench {
 
-double median(std::vector<double> values);
-
 // A folder of our own beside the others on the drive, gone at the end.
 class BenchFolder {
  public:
