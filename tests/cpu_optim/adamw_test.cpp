@@ -34,20 +34,6 @@ struct States {
   OwnedState split_state, fp32_state;
 };
 
-std::vector<float> gradient_of_step(size_t size, int64_t step) {
-  std::vector<float> values = nasty_mixture(size, kSeed + static_cast<uint64_t>(step));
-  for (float& value : values) {
-    if (std::abs(value) > 1e15f) value = std::copysign(1e15f, value);  // its square is finite
-  }
-  return values;
-}
-
-std::vector<BFloat16> as_bf16(std::span<const float> values) {
-  std::vector<BFloat16> result(values.size());
-  for (size_t i = 0; i < values.size(); ++i) result[i] = to_bfloat16(values[i]);
-  return result;
-}
-
 void expect_same_numbers(States& states) {
   const ReadState split(states.split()), fp32(states.fp32());
   for (size_t i = 0; i < states.size; ++i) {
@@ -263,7 +249,7 @@ TEST(AdamW, LeavesElementsOutsideTheRangeAlone) {
 
 TEST(AdamW, ZeroSizedRangeIsANoOp) {
   SerialExecutor executor;
-  for (const StateFormat format : kAllFormats) {
+  for (const StateFormat format : kStateFormats) {
     update({.format = format}, std::span<const float>(), make_adam_step({}, 1));
     update({.format = format}, std::span<const BFloat16>(), make_adam_step({}, 1));
     update(executor, {.format = format}, std::span<const float>(), make_adam_step({}, 1));

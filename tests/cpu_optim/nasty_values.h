@@ -53,6 +53,21 @@ inline std::vector<float> nasty_mixture(size_t size, uint64_t seed = kSeed) {
   return values;
 }
 
+// Another one each step, whose squares are finite.
+inline std::vector<float> gradient_of_step(size_t size, int64_t step) {
+  std::vector<float> values = nasty_mixture(size, kSeed + static_cast<uint64_t>(step));
+  for (float& value : values) {
+    if (std::abs(value) > 1e15f) value = std::copysign(1e15f, value);  // its square is finite
+  }
+  return values;
+}
+
+inline std::vector<BFloat16> as_bf16(std::span<const float> values) {
+  std::vector<BFloat16> result(values.size());
+  for (size_t i = 0; i < values.size(); ++i) result[i] = to_bfloat16(values[i]);
+  return result;
+}
+
 // Vector widths of every target, one either side, and some more.
 inline const std::vector<size_t>& sizes() {
   static const std::vector<size_t> kSizes = [] {

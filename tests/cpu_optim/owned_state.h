@@ -11,9 +11,6 @@
 
 namespace sluice::cpu_optim {
 
-inline constexpr StateFormat kAllFormats[] = {StateFormat::split, StateFormat::split_bf16, StateFormat::bf16,
-                                              StateFormat::int8, StateFormat::fp32};
-
 // Bits of every stream, for comparing runs.
 inline std::string bytes(const StateSpan& state) {
   std::string all(reinterpret_cast<const char*>(state.weight),

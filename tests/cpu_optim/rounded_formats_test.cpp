@@ -21,20 +21,6 @@ namespace {
 constexpr StateFormat kRoundedFormats[] = {StateFormat::split_bf16, StateFormat::bf16, StateFormat::int8};
 constexpr uint64_t kRunSeed = 42;
 
-std::vector<float> gradient_of_step(size_t size, int64_t step) {
-  std::vector<float> values = nasty_mixture(size, kSeed + static_cast<uint64_t>(step));
-  for (float& value : values) {
-    if (std::abs(value) > 1e15f) value = std::copysign(1e15f, value);  // its square is finite
-  }
-  return values;
-}
-
-std::vector<BFloat16> as_bf16(std::span<const float> values) {
-  std::vector<BFloat16> result(values.size());
-  for (size_t i = 0; i < values.size(); ++i) result[i] = to_bfloat16(values[i]);
-  return result;
-}
-
 // fp32 arithmetic of the format fp32, which adamw_test holds to the oracle.
 ReadState fp32_step(ReadState numbers, FloatView gradient, const AdamStep& step) {
   OwnedState wide(StateFormat::fp32, numbers.w);

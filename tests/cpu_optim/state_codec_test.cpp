@@ -18,7 +18,7 @@ double relative_error(StateFormat format, bool moment) {
 }
 
 TEST(StateCodec, NumbersComeBackToWithinHalfAStep) {
-  for (const StateFormat format : kAllFormats) {
+  for (const StateFormat format : kStateFormats) {
     SCOPED_TRACE(name(format));
     for (const size_t size : sizes()) {
       std::vector<float> w = nasty_mixture(size, 1), m = nasty_mixture(size, 2), v = nasty_mixture(size, 3);
@@ -44,7 +44,7 @@ TEST(StateCodec, NumbersComeBackToWithinHalfAStep) {
 }
 
 TEST(StateCodec, WhatWasReadIsWrittenBackAsItWas) {
-  for (const StateFormat format : kAllFormats) {
+  for (const StateFormat format : kStateFormats) {
     SCOPED_TRACE(name(format));
     std::vector<float> w = nasty_mixture(1000, 1), m = nasty_mixture(1000, 2), v = nasty_mixture(1000, 3);
     for (float& value : m) value = std::remainder(value, 1.0f);
