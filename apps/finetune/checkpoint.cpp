@@ -155,18 +155,23 @@ IoChoice Checkpoint::io_choice() const {
   return choice;
 }
 
-IoQueueFactory Checkpoint::queues() const {
-  IoChoice choice = io_choice();
-  choice.queue.descriptors = file_->descriptors();
-  return [choice] { return make_io_queue(choice, nullptr); };
+// What cannot be had (io_uring, locked memory) is said once, not for each queue.
+std::unique_ptr<IoQueue> Checkpoint::make_queue(const IoChoice& choice) {
+  std::string note;
+  std::unique_ptr<IoQueue> queue = make_io_queue(choice, &note);
+  if (!note.empty() && !warned_) std::cerr << "warning: " << note << "\n";
+  warned_ = warned_ || !note.empty();
+  return queue;
 }
 
-// Whatever cannot be had is said once.
-std::unique_ptr<IoQueue> Checkpoint::first_queue() {
-  std::string note;
-  std::unique_ptr<IoQueue> queue = make_io_queue(io_choice(), &note);
-  if (!note.empty()) std::cerr << "warning: " << note << "\n";
-  return queue;
+IoQueueFactory Checkpoint::queues() {
+  IoChoice choice = io_choice();
+  choice.queue.descriptors = file_->descriptors();
+  return [this, choice](std::vector<std::span<std::byte>> buffers) {
+    IoChoice of_queue = choice;
+    of_queue.queue.buffers = std::move(buffers);
+    return make_queue(of_queue);
+  };
 }
 
 void Checkpoint::make_spill_folders() const {
@@ -210,7 +215,7 @@ bool Checkpoint::open(const ModelConfig& config, TrainerOptions& options, const 
   layout_ = Trainer::state_layout(config, options);
   // Room is taken at once where there will be states to save: it may be gone later.
   if (!saved_ && !options.disk && options_.save_interval() == 0) return true;
-  const std::unique_ptr<IoQueue> queue = first_queue();
+  const std::unique_ptr<IoQueue> queue = make_queue(io_choice());
   WatchedTransfers transfers(*queue, watch);
   const std::string making = "Making the state files in " + listed(slab_folders(output_, options_));
   bool opened = true;
@@ -234,7 +239,7 @@ bool Checkpoint::open(const ModelConfig& config, TrainerOptions& options, const 
 
 PendingSave Checkpoint::save(Engine& engine, nlohmann::json record) {
   if (!file_) {
-    const std::unique_ptr<IoQueue> queue = first_queue();
+    const std::unique_ptr<IoQueue> queue = make_queue(io_choice());
     file_ = create({.queue = *queue}, false);
     engine.attach(*file_, queues());
   }

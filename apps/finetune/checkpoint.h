@@ -69,8 +69,8 @@ class Checkpoint {
                               WatchedTransfers& transfers);
   void make_spill_folders() const;
   IoChoice io_choice() const;
-  IoQueueFactory queues() const;
-  std::unique_ptr<IoQueue> first_queue();
+  std::unique_ptr<IoQueue> make_queue(const IoChoice& choice);
+  IoQueueFactory queues();
   void clean_up();
 
   const std::filesystem::path output_;
@@ -83,6 +83,7 @@ class Checkpoint {
   std::optional<StateLayout> layout_;
   FolderLocks locks_;
   std::unique_ptr<StateFile> file_;
+  bool warned_ = false;  // of what cannot be had for queues
 };
 
 }  // namespace sluice::finetune

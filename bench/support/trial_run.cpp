@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <span>
 #include <string>
 #include <unistd.h>
 
@@ -54,7 +55,9 @@ finetune::TrainerOptions trainer_options(const TrialOptions& options) {
   if (options.folder) {
     result.disk = true;
     result.spill = Spill::everything;
-    result.make_queue = [] { return make_io_queue({}, nullptr); };
+    result.make_queue = [](std::vector<std::span<std::byte>> buffers) {
+      return make_io_queue({.queue = {.buffers = std::move(buffers)}}, nullptr);
+    };
   }
   return result;
 }
@@ -64,7 +67,7 @@ TrialRun::TrialRun(const TrialOptions& options) : runtime_(finetune::make_runtim
   finetune::TrainerOptions of_trainer = trainer_options(options);
   if (options.folder) {
     folder_.emplace(*options.folder);
-    const std::unique_ptr<IoQueue> queue = of_trainer.make_queue();
+    const std::unique_ptr<IoQueue> queue = of_trainer.make_queue({});
     file_ = StateFile::create({.drives = {{folder_->path() / "drive", 1}},
                                .manifest_folder = folder_->path() / "state",
                                .identity = {}},

@@ -40,8 +40,8 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
   StateFile* const file = options_.state_file;
   SLUICE_CHECK(file != nullptr || !options_.disk, "a disk tier needs a state file");
   if (file != nullptr) {
-    queue_ = options_.make_queue();
-    row_queue_ = options_.make_queue();
+    queue_ = options_.make_queue({});
+    row_queue_ = options_.make_queue({});
   }
   store_ = std::make_unique<TensorStore>(model_, device, host_budget_, options_.training, plan_.homes,
                                          DiskTier{file, queue_.get()});
@@ -66,8 +66,10 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
   mover_ = std::make_unique<Mover>(device);
   const size_t staging_bytes = plan_.part(plan_part::kStaging).size_bytes;
   staging_ = std::make_unique<HostArena>(host_budget_, device, staging_bytes, plan_part::kStaging);
-  if (staging_bytes > 0)
-    reader_ = std::make_unique<DiskReader>(device, *store_, options_.make_queue(), options_.compute_dtype);
+  if (staging_bytes > 0) {
+    reader_ = std::make_unique<DiskReader>(device, *store_, options_.make_queue({staging_->bytes()}),
+                                           options_.compute_dtype);
+  }
   prefetcher_ =
       std::make_unique<Prefetcher>(plan_, *store_, *mover_, options_.compute_dtype,
                                    device_part(plan_part::kLanding), reader_.get(), staging_->data());
@@ -76,7 +78,7 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
         host_budget_, device, plan_.part(plan_part::kBoundaryStore).size_bytes, plan_part::kBoundaryStore);
     input_offload_ = std::make_unique<InputOffload>(
         plan_, device, *mover_, *compute_,
-        InputOffload::Memory{device_part(plan_part::kBoundaries), input_store_->data()}, file,
+        InputOffload::Memory{device_part(plan_part::kBoundaries), input_store_->bytes()}, file,
         options_.make_queue);
   }
   slot_free_.resize(static_cast<size_t>(plan_.ring_slot_count) + plan_.kept_slot_offsets.size());

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
 #include "engine/memory/tier.h"
 #include "gpu/device.h"
@@ -20,6 +21,7 @@ class HostArena {
 
   std::byte* data() const { return memory_.data(); }
   size_t size_bytes() const { return memory_.size_bytes(); }
+  std::span<std::byte> bytes() const { return memory_.bytes(); }
 
  private:
   Reservation reservation_;

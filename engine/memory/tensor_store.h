@@ -43,8 +43,9 @@ struct DiskTier {
   IoQueue* queue = nullptr;
 };
 
-// Makes a queue for one thread: each lane that transfers has its own.
-using IoQueueFactory = std::function<std::unique_ptr<IoQueue>()>;
+// Makes a queue for one thread: each lane that transfers has its own. `buffers`: where most of its transfers
+// go from and to (IoQueueOptions::buffers); they outlive the queue.
+using IoQueueFactory = std::function<std::unique_ptr<IoQueue>(std::vector<std::span<std::byte>> buffers)>;
 
 // Which tensors exist, where each block's copy is, and which version is current. Host tier: one arena for
 // weights and one for moments (none when nothing is trained), of the blocks that `homes` puts there. Owned by

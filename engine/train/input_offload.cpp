@@ -12,10 +12,10 @@ InputOffload::InputOffload(const Plan& plan, gpu::Device& device, Mover& mover, 
       slot_layers_(static_cast<size_t>(plan.boundary_slot_count), -1),
       left_(slot_layers_.size()),
       away_(static_cast<size_t>(layer_count_)),
-      staging_(memory.store, plan.boundary_slot_bytes, plan.boundary_staging_count),
+      staging_(memory.store.data(), plan.boundary_slot_bytes, plan.boundary_staging_count),
       file_(file) {
   if (plan_.boundary_tier != Tier::disk) return;
-  queue_ = make_queue();
+  queue_ = make_queue({memory_.store});
   lane_ = device.make_stream(gpu::StreamKind::cpu, "layer inputs");
 }
 
@@ -33,7 +33,7 @@ void InputOffload::end_forward(int layer) {
   const gpu::Event used = compute_.record();
   std::optional<gpu::Event>& left = left_[static_cast<size_t>(slot_of(layer))];
   if (plan_.boundary_tier == Tier::host) {
-    left = mover_.send(used, memory_.store + at * plan_.boundary_slot_bytes, slot(layer),
+    left = mover_.send(used, memory_.store.data() + at * plan_.boundary_slot_bytes, slot(layer),
                        plan_.boundary_slot_bytes);
     away_[at] = left;
     return;
@@ -61,7 +61,7 @@ void InputOffload::fetch(int layer) {
   slot_layers_[static_cast<size_t>(slot_of(layer))] = layer;
   arrival_ = Arrival{Ticket(), -1};
   Mover::Fetch fetch{.device = slot(layer),
-                     .host = memory_.store + static_cast<size_t>(layer) * plan_.boundary_slot_bytes,
+                     .host = memory_.store.data() + static_cast<size_t>(layer) * plan_.boundary_slot_bytes,
                      .size_bytes = plan_.boundary_slot_bytes,
                      .host_ready = {*away_[static_cast<size_t>(layer)]},
                      .device_free = compute_.record(),

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/memory/slot_ring.h"
@@ -20,7 +21,7 @@ class InputOffload {
  public:
   struct Memory {
     std::byte* slots = nullptr;  // device, part "layer inputs"
-    std::byte* store = nullptr;  // host, part "layer inputs that left the device"
+    std::span<std::byte> store;  // host, part "layer inputs that left the device"
   };
   // `file` and `make_queue` where the inputs are on disk.
   InputOffload(const Plan& plan, gpu::Device& device, Mover& mover, gpu::Stream& compute, Memory memory,

@@ -80,8 +80,8 @@ Optimizer::Optimizer(TensorStore& store, gpu::Device& device, Executor& executor
   chunk_begin_.push_back(chunk_count);
   step_->chunk_sums.resize(chunk_count);
   if (store.file() != nullptr) {
-    stream_ = std::make_unique<StateStream>(*store.file(), make_queue, update_arena_.data(),
-                                            plan.update_slot_count);
+    stream_ = std::make_unique<StateStream>(*store.file(), make_queue, update_arena_.bytes(),
+                                            gradient_arena_.bytes());
   }
 }
 
@@ -432,7 +432,7 @@ void Optimizer::settle_save() {
 
 void Optimizer::attach(const IoQueueFactory& make_queue) {
   SLUICE_CHECK(stream_ == nullptr && store_.file() != nullptr);
-  stream_ = std::make_unique<StateStream>(*store_.file(), make_queue, nullptr, 0);
+  stream_ = std::make_unique<StateStream>(*store_.file(), make_queue, std::span<std::byte>());
 }
 
 void Optimizer::restore(int64_t applied_steps) {

@@ -16,13 +16,14 @@ size_t StateStream::slot_bytes(cpu_optim::StateFormat format) {
   return chunk_offset(format, Section::gradient) + static_cast<size_t>(kChunkElements) * 4;
 }
 
-StateStream::StateStream(StateFile& file, const IoQueueFactory& make_queue, std::byte* memory, int slot_count)
+StateStream::StateStream(StateFile& file, const IoQueueFactory& make_queue, std::span<std::byte> slots,
+                         std::span<std::byte> gradients)
     : file_(file),
       format_(file.layout().model().state_format),
-      queue_(make_queue()),
-      second_queue_(make_queue()),
-      memory_(memory),
-      pending_(static_cast<size_t>(slot_count) + 1),
+      queue_(make_queue({slots, gradients})),
+      second_queue_(make_queue({})),
+      memory_(slots.data()),
+      pending_(slots.size() / slot_bytes(format_) + 1),
       started_(static_cast<size_t>(queue_->capacity())) {
   for (size_t tag = started_.size(); tag > 0; --tag) free_tags_.push_back(tag - 1);
 }

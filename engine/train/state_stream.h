@@ -35,8 +35,9 @@ class StateStream {
   // low | high | m | v | gradient (fp32 at most) of kChunkElements.
   static size_t slot_bytes(cpu_optim::StateFormat format);
 
-  // `memory` holds slot_count slots.
-  StateStream(StateFile& file, const IoQueueFactory& make_queue, std::byte* memory, int slot_count);
+  // `slots` holds a whole number of them. `gradients`: where the gradients of write_gradient() lie, if known.
+  StateStream(StateFile& file, const IoQueueFactory& make_queue, std::span<std::byte> slots,
+              std::span<std::byte> gradients = {});
   ~StateStream();
 
   // Called for each chunk in order: elements [begin, begin + state.size) of the block's logical index.

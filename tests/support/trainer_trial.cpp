@@ -74,12 +74,17 @@ IoQueueFactory TrialStore::queues() const {
     MemoryQueue::Options options{.seed = disk_.seed};
     options.faults = {{.kind = IoFault::Kind::delay, .delay_seconds = 1e-3, .rate = 0.3},
                       {.kind = IoFault::Kind::short_transfer, .rate = 0.2}};
-    return [memory = memory_, options] { return std::make_unique<MemoryQueue>(memory, options); };
+    return
+        [memory = memory_, options](const auto&) { return std::make_unique<MemoryQueue>(memory, options); };
   }
   const IoChoice choice{
       .engine = disk_.queue == TrialQueue::threads ? IoChoice::Engine::threads : IoChoice::Engine::automatic,
       .queue = {.thread_count = 2}};
-  return [choice] { return make_io_queue(choice, nullptr); };
+  return [choice](std::vector<std::span<std::byte>> buffers) {
+    IoChoice with_buffers = choice;
+    with_buffers.queue.buffers = std::move(buffers);
+    return make_io_queue(with_buffers, nullptr);
+  };
 }
 
 void TrialStore::give(finetune::TrainerOptions& options) {
@@ -92,14 +97,14 @@ void TrialStore::create(finetune::TrainerOptions& options) {
   StateFileOptions where{.drives = {}, .manifest_folder = folder_ / "manifest", .identity = {}};
   for (int drive = 0; drive < disk_.drive_count; ++drive)
     where.drives.push_back({folder_ / ("drive" + std::to_string(drive)), 1.0 + drive});
-  const std::unique_ptr<IoQueue> queue = queues()();
+  const std::unique_ptr<IoQueue> queue = queues()({});
   file_ = StateFile::create(where, layout(options), *locks_, {.queue = *queue});
   give(options);
 }
 
 void TrialStore::open(finetune::TrainerOptions& options) {
   file_.reset();
-  const std::unique_ptr<IoQueue> queue = queues()();
+  const std::unique_ptr<IoQueue> queue = queues()({});
   file_ = StateFile::open(folder_ / "manifest", {}, layout(options), *locks_, {.queue = *queue});
   give(options);
 }

@@ -72,7 +72,7 @@ class StateStreamTest : public ::testing::TestWithParam<std::tuple<int, DType, S
     }
     std::vector<IoFault> faults{{.kind = IoFault::Kind::delay, .delay_seconds = 2e-4, .rate = 0.2},
                                 {.kind = IoFault::Kind::short_transfer, .rate = 0.1}};
-    queues_ = [this, faults] {
+    queues_ = [this, faults](const auto&) {
       return std::make_unique<MemoryQueue>(
           disk_, MemoryQueue::Options{.seed = 5, .faults = faults_.empty() ? faults : faults_});
     };
@@ -131,7 +131,7 @@ class StateStreamTest : public ::testing::TestWithParam<std::tuple<int, DType, S
 TEST_P(StateStreamTest, UpdatesAsInOnePiece) {
   const cpu_optim::AdamStep step = cpu_optim::make_adam_step({.learning_rate = 1e-2}, 3, 0.5f, 42);
   AlignedBuffer memory(memory_bytes(), "slots");
-  StateStream stream(*file_, queues_, memory.data(), slot_count());
+  StateStream stream(*file_, queues_, memory.bytes());
   // Slot 0 to 1, then 1 in place, in other orders; what is read ahead is what the second asks for, and not
   // what the third does.
   const std::vector<std::vector<int>> orders{{0, 1, 2}, {2, 0, 1}, {1, 0, 2}};
@@ -171,7 +171,7 @@ TEST_P(StateStreamTest, UpdatesAsInOnePiece) {
 TEST_P(StateStreamTest, ADriveThatFailsNowAndThenIsAskedAgain) {
   faults_ = {{.kind = IoFault::Kind::error, .error_number = EIO, .rate = 0.3, .times = 2}};
   AlignedBuffer memory(memory_bytes(), "slots");
-  StateStream stream(*file_, queues_, memory.data(), slot_count());
+  StateStream stream(*file_, queues_, memory.bytes());
   stream.begin({streamed(0, 0, 1)}, [](auto&&...) {});
   stream.finish_next();
   for (const Section section : kStates)
@@ -181,7 +181,7 @@ TEST_P(StateStreamTest, ADriveThatFailsNowAndThenIsAskedAgain) {
 TEST_P(StateStreamTest, ADriveThatFailsIsNamed) {
   faults_ = {{.kind = IoFault::Kind::error, .error_number = EIO, .only = IoRequest::Kind::read}};
   AlignedBuffer memory(memory_bytes(), "slots");
-  StateStream stream(*file_, queues_, memory.data(), slot_count());
+  StateStream stream(*file_, queues_, memory.bytes());
   stream.begin({streamed(0, 0, 1)}, [](auto&&...) {});
   test::expect_error(ErrorKind::runtime, {"read", "Input/output error", "trained.0", "rive"},
                      [&] { stream.finish_next(); });
