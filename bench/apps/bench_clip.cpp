@@ -75,7 +75,7 @@ std::optional<Costs> compare(const std::string& name, TrialOptions options, doub
     const double share = update / forward;
     std::printf("%s: %.3f of an RTX 4090: forward %.3f s, update %.3f s (%.2f of it), step %.3f s\n",
                 name.c_str(), times, forward, update, share, step);
-    if (std::abs(share - kUpdateShare) <= 0.08) break;
+    if (std::abs(share - kUpdateShare) <= 0.05) break;
     times *= kUpdateShare / share;
   }
   if (update / forward < 0.7 || update / forward > 0.9 || forward / step < 0.25) {
