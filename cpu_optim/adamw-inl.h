@@ -15,7 +15,9 @@
 #include <type_traits>
 
 #include "cpu_optim/adamw.h"
+#include "cpu_optim/fused-inl.h"
 #include "cpu_optim/random-inl.h"
+#include "cpu_optim/rounded_step.h"
 #include "cpu_optim/simd-inl.h"
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -67,8 +69,36 @@ HWY_INLINE Element adam(Element old, FloatVec gradient, const StepVecs& step) {
   return {w, m, v};
 }
 
+// RoundedStep in registers.
+struct RoundedStepVecs {
+  explicit HWY_INLINE RoundedStepVecs(const RoundedStep& step)
+      : gradient_scale(hn::Set(FloatTag(), step.gradient_scale)),
+        l2(hn::Set(FloatTag(), step.l2)),
+        beta1(hn::Set(FloatTag(), step.beta1)),
+        gradient_share1(hn::Set(FloatTag(), step.gradient_share1)),
+        beta2(hn::Set(FloatTag(), step.beta2)),
+        gradient_root2(hn::Set(FloatTag(), step.gradient_root2)),
+        root_factor(hn::Set(FloatTag(), step.root_factor)),
+        epsilon(hn::Set(FloatTag(), step.epsilon)),
+        decay(hn::Set(FloatTag(), step.decay)) {}
+
+  FloatVec gradient_scale, l2, beta1, gradient_share1, beta2, gradient_root2, root_factor, epsilon, decay;
+};
+
+// rounded_adam of rounded_step.h.
 template <bool kL2>
-HWY_INLINE ElementPair adam(const ElementPair& old, FloatPair gradient, const StepVecs& step) {
+HWY_INLINE Element adam(Element old, FloatVec gradient, const RoundedStepVecs& step) {
+  FloatVec g = gradient;
+  if constexpr (kL2) g = fused(step.l2, old.w, hn::Mul(step.gradient_scale, gradient));
+  const FloatVec m = fused(step.beta1, old.m, hn::Mul(step.gradient_share1, g));
+  const FloatVec root = hn::Mul(step.gradient_root2, g);
+  const FloatVec v = fused(root, root, hn::Mul(step.beta2, old.v));
+  const FloatVec denominator = fused(step.root_factor, hn::Sqrt(v), step.epsilon);
+  return {fused(step.decay, old.w, hn::Div(m, denominator)), m, v};
+}
+
+template <bool kL2, class Step>
+HWY_INLINE ElementPair adam(const ElementPair& old, FloatPair gradient, const Step& step) {
   return {adam<kL2>(old.first, gradient.first, step), adam<kL2>(old.second, gradient.second, step)};
 }
 
@@ -117,15 +147,14 @@ struct Consecutive {
 // Where all streams have 16 bits, the even elements are in one vector and the odd ones in the other: as a
 // 32-bit lane in memory has them, so that nothing is shuffled.
 struct Alternating {
-  static HWY_INLINE BitsVec upper(BitsVec bits) { return hn::And(bits, hn::Set(BitsTag(), 0xffff0000u)); }
   // The high words of two vectors.
   static HWY_INLINE BitsVec joined(BitsVec even, BitsVec odd) {
-    return hn::Or(upper(odd), hn::ShiftRight<16>(even));
+    return upper_lower_words(odd, hn::ShiftRight<16>(even));
   }
   static HWY_INLINE FloatPair load_bf16(const uint16_t* from) {
     const FloatTag d;
     const BitsVec bits = load_lanes_at(from);
-    return {hn::BitCast(d, hn::ShiftLeft<16>(bits)), hn::BitCast(d, upper(bits))};
+    return {hn::BitCast(d, hn::ShiftLeft<16>(bits)), hn::BitCast(d, upper_words(bits))};
   }
   // A NaN loses its payload, to whose lower half a draw would be added.
   static HWY_INLINE FloatPair load_fp32(const float* from) {
@@ -146,25 +175,30 @@ struct Alternating {
     const BitsVec even_low = hn::BitCast(bits, hn::ShiftRight<16>(hn::ShiftLeft<16>(low_words)));
     const BitsVec odd_low = hn::BitCast(bits, hn::ShiftRight<16>(low_words));
     return {hn::BitCast(d, hn::Add(hn::ShiftLeft<16>(high_words), even_low)),
-            hn::BitCast(d, hn::Add(upper(high_words), odd_low))};
+            hn::BitCast(d, hn::Add(upper_words(high_words), odd_low))};
   }
   static HWY_INLINE void store_split(FloatPair masters, uint16_t* high, uint16_t* low) {
     const BitsTag d;
     const BitsVec even = hn::BitCast(d, masters.first), odd = hn::BitCast(d, masters.second);
     store_lanes_at(joined(round_half_up(masters.first), round_half_up(masters.second)), high);
-    store_lanes_at(hn::Or(hn::And(even, hn::Set(d, 0xffffu)), hn::ShiftLeft<16>(odd)), low);
+    store_lanes_at(upper_lower_words(hn::ShiftLeft<16>(odd), even), low);
   }
-  // Draws below 2^16 of either vector.
-  static HWY_INLINE BitsVec even_draws(BitsVec draws) { return hn::ShiftRight<16>(draws); }
-  static HWY_INLINE BitsVec odd_draws(BitsVec draws) { return hn::And(draws, hn::Set(BitsTag(), 0xffffu)); }
-  // round_stochastically of rounding.h.
-  static HWY_INLINE void store_rounded(FloatPair values, BitsVec draws, uint16_t* to) {
+  // round_stochastically of rounding.h, by draws below 2^16.
+  static HWY_INLINE void store_rounded(FloatPair values, BitsVec even_draws, BitsVec odd_draws,
+                                       uint16_t* to) {
     const BitsTag d;
-    const BitsVec even = hn::Add(hn::BitCast(d, values.first), even_draws(draws));
-    const BitsVec odd = hn::Add(hn::BitCast(d, values.second), odd_draws(draws));
+    const BitsVec even = hn::Add(hn::BitCast(d, values.first), even_draws);
+    const BitsVec odd = hn::Add(hn::BitCast(d, values.second), odd_draws);
     store_lanes_at(joined(even, odd), to);
   }
 };
+
+HWY_INLINE BitsVec upper_draws(BitsVec hash) {
+  return hn::ShiftRight<16>(hash);
+}
+HWY_INLINE BitsVec lower_draws(BitsVec hash) {
+  return hn::And(hash, hn::Set(BitsTag(), 0xffffu));
+}
 
 // Gradients and formats name their streams, so that a range's ends are handled once (update_partial).
 
@@ -273,7 +307,7 @@ struct RoundedWeight {
   }
   template <class Order>
   HWY_INLINE void store(int64_t i, FloatPair weights, const DrawVecs& draws) const {
-    Order::store_rounded(weights, draws.weight, weight + i);
+    Order::store_rounded(weights, upper_draws(draws.weight), lower_draws(draws.weight), weight + i);
   }
   HWY_INLINE void prefetch_at(int64_t i) const { prefetch(weight, i); }
   int64_t unaligned_head() const { return 0; }
@@ -285,6 +319,7 @@ struct RoundedWeight {
 
 struct Fp32Moments {
   using Order = Consecutive;
+  using Step = StepVecs;
   static constexpr bool kStochastic = false;
   float* m;
   float* v;
@@ -312,6 +347,7 @@ struct Fp32Moments {
 
 struct Bf16Moments {
   using Order = Alternating;
+  using Step = RoundedStepVecs;
   static constexpr bool kStochastic = true;
   uint16_t* m;
   uint16_t* v;
@@ -319,8 +355,9 @@ struct Bf16Moments {
   HWY_INLINE FloatPair load_m(int64_t i) const { return Order::load_bf16(m + i); }
   HWY_INLINE FloatPair load_v(int64_t i) const { return Order::load_bf16(v + i); }
   HWY_INLINE void store(int64_t i, const ElementPair& pair, const DrawVecs& draws) const {
-    Order::store_rounded({pair.first.m, pair.second.m}, draws.first_moment, m + i);
-    Order::store_rounded({pair.first.v, pair.second.v}, draws.second_moment, v + i);
+    const BitsVec upper = upper_draws(draws.moments), lower = lower_draws(draws.moments);
+    Order::store_rounded({pair.first.m, pair.second.m}, lower, upper, m + i);
+    Order::store_rounded({pair.first.v, pair.second.v}, upper, lower, v + i);
   }
   HWY_INLINE void prefetch_at(int64_t i) const {
     prefetch(m, i);
@@ -380,62 +417,74 @@ struct alignas(64) PairBuffer {
 };
 
 // What all pairs of a range share. `first_element` is the index in the model of the range's first one.
+template <class Step>
 struct RangeStep {
-  StepVecs step;
+  Step step;
   RandomKeys keys;
   uint64_t first_element;
+
+  HWY_INLINE BitsVec counters_at(int64_t i) const {
+    return counters(keys, first_element + static_cast<uint64_t>(i));
+  }
 };
 
+// `counter` is counters_at(i).
 template <bool kL2, class Weight, class Moments, class Gradient>
 HWY_INLINE void update_pair(const Format<Weight, Moments>& format, const Gradient& gradient, int64_t i,
-                            const RangeStep& range) {
+                            BitsVec counter, const RangeStep<typename Moments::Step>& range) {
   using Order = typename Moments::Order;
   const ElementPair pair = adam<kL2>(format.load(i), gradient.template load<Order>(i), range.step);
   DrawVecs draws{};
-  if constexpr (Moments::kStochastic) {
-    draws = draws_of(hash_of(range.keys, range.first_element + static_cast<uint64_t>(i)));
-  }
+  if constexpr (Moments::kStochastic) draws = draws_of(range.keys, counter);
   format.store(i, pair, draws);
 }
 
 // Fewer elements than a pair of vectors: through padded buffers and the same code, so the bits are the same.
-// Draws begin at an even element: an odd one has an unused one before it.
+// Draws begin at a multiple of kNeighbours elements: another has unused ones before it.
 template <bool kL2, class Weight, class Moments, class Gradient>
 HWY_NOINLINE void update_partial(const Format<Weight, Moments>& format, const Gradient& gradient,
-                                 int64_t begin, int64_t count, const RangeStep& range) {
+                                 int64_t begin, int64_t count,
+                                 const RangeStep<typename Moments::Step>& range) {
   PairBuffer buffer;
   Format<Weight, Moments> padded;
   buffer.assign(padded.weight);
   buffer.assign(padded.moments);
   const uint64_t first_element = range.first_element + static_cast<uint64_t>(begin);
-  const int64_t lead = Moments::kStochastic ? static_cast<int64_t>(first_element % 2) : 0;
+  const int64_t lead = Moments::kStochastic ? static_cast<int64_t>(first_element % kNeighbours) : 0;
   format.for_each_stream(padded, [&](const auto* from, auto* to) { copy(from + begin, to + lead, count); });
   auto* padded_gradient =
       reinterpret_cast<std::remove_const_t<std::remove_pointer_t<decltype(gradient.values)>>*>(
           buffer.gradient);
   copy(gradient.values + begin, padded_gradient + lead, count);
-  update_pair<kL2>(padded, Gradient{padded_gradient}, 0,
-                   RangeStep{range.step, range.keys, first_element - static_cast<uint64_t>(lead)});
+  update_pair<kL2>(padded, Gradient{padded_gradient}, 0, range.counters_at(begin - lead), range);
   format.for_each_stream(padded, [&](auto* to, const auto* from) { copy(from + lead, to + begin, count); });
 }
 
 // Arguments by value: the loop's stores cannot change what has no address.
 template <bool kL2, class Weight, class Moments, class Gradient>
 void update_range(const Format<Weight, Moments> format, const Gradient gradient, int64_t size,
-                  const RangeStep range) {
-  const auto pair = static_cast<int64_t>(2 * hn::Lanes(FloatTag()));
-  const auto head =
-      Moments::kStochastic ? static_cast<int64_t>(range.first_element % 2) : format.weight.unaligned_head();
+                  const RangeStep<typename Moments::Step> range) {
+  const BitsTag d;
+  const auto pair = static_cast<int64_t>(2 * hn::Lanes(d));
+  const int64_t past = static_cast<int64_t>(range.first_element % kNeighbours);
+  const int64_t head =
+      Moments::kStochastic ? (past == 0 ? 0 : kNeighbours - past) : format.weight.unaligned_head();
   int64_t i = std::min(size, head);
   if (i > 0) update_partial<kL2>(format, gradient, 0, i, range);
+  BitsVec counter = range.counters_at(i);
+  const BitsVec next_counters = hn::Set(d, counters_step());
   for (; size - i >= kBlock; i += kBlock) {
     format.prefetch_at(i + kPrefetchDistance);
     gradient.prefetch_at(i + kPrefetchDistance);
     for (int64_t in_block = 0; in_block < kBlock; in_block += pair) {
-      update_pair<kL2>(format, gradient, i + in_block, range);
+      update_pair<kL2>(format, gradient, i + in_block, counter, range);
+      counter = hn::Add(counter, next_counters);
     }
   }
-  for (; size - i >= pair; i += pair) update_pair<kL2>(format, gradient, i, range);
+  for (; size - i >= pair; i += pair) {
+    update_pair<kL2>(format, gradient, i, counter, range);
+    counter = hn::Add(counter, next_counters);
+  }
   if (i < size) update_partial<kL2>(format, gradient, i, size - i, range);
   hwy::FlushStream();  // streamed stores are visible to whoever is told that the range is done
 }

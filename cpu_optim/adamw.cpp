@@ -24,8 +24,9 @@ T* values(std::byte* stream) {
 // All elements have the same random keys.
 template <bool kL2, class Gradient>
 void update_states(const StateSpan& state, Gradient gradient, const AdamStep& step) {
-  const RangeStep range{StepVecs(step), RandomKeys(step.random_key, state.first_element),
-                        state.first_element};
+  const RandomKeys keys(step.random_key, state.first_element);
+  const RangeStep<StepVecs> exact{StepVecs(step), keys, state.first_element};
+  const RangeStep<RoundedStepVecs> rounded{RoundedStepVecs(rounded_step(step)), keys, state.first_element};
   const int64_t size = state.size;
   uint16_t* weight = words(state.weight);
   const SplitWeight split{weight, values<uint16_t>(state.low)};
@@ -33,20 +34,21 @@ void update_states(const StateSpan& state, Gradient gradient, const AdamStep& st
   const Bf16Moments narrow{values<uint16_t>(state.first_moment), values<uint16_t>(state.second_moment)};
   switch (state.format) {
     case StateFormat::split:
-      return update_range<kL2>(SplitFormat{split, wide}, gradient, size, range);
+      return update_range<kL2>(SplitFormat{split, wide}, gradient, size, exact);
     case StateFormat::split_bf16:
-      return update_range<kL2>(SplitBf16Format{split, narrow}, gradient, size, range);
+      return update_range<kL2>(SplitBf16Format{split, narrow}, gradient, size, rounded);
     case StateFormat::bf16:
-      return update_range<kL2>(Bf16Format{RoundedWeight{weight}, narrow}, gradient, size, range);
+      return update_range<kL2>(Bf16Format{RoundedWeight{weight}, narrow}, gradient, size, rounded);
     case StateFormat::int8:
       return update_int8<kL2>(RoundedWeight{weight}, values<uint8_t>(state.first_moment),
-                              values<uint8_t>(state.second_moment), gradient, size, step, range);
+                              values<uint8_t>(state.second_moment), gradient, size,
+                              rounded_step(step, kNoiseOfRoot), rounded);
     case StateFormat::fp32: {
       auto* master = values<float>(state.low);
       if (weight == nullptr) {
-        return update_range<kL2>(BareFp32Format{BareMaster{master}, wide}, gradient, size, range);
+        return update_range<kL2>(BareFp32Format{BareMaster{master}, wide}, gradient, size, exact);
       }
-      return update_range<kL2>(Fp32Format{MasterWeight{master, weight}, wide}, gradient, size, range);
+      return update_range<kL2>(Fp32Format{MasterWeight{master, weight}, wide}, gradient, size, exact);
     }
   }
 }

@@ -7,6 +7,8 @@
 #define SLUICE_CPU_OPTIM_RANDOM_INL_H
 #endif
 
+#include <algorithm>
+
 #include "cpu_optim/random.h"
 #include "cpu_optim/simd-inl.h"
 #include "hwy/highway.h"
@@ -15,24 +17,46 @@ HWY_BEFORE_NAMESPACE();
 namespace sluice::cpu_optim {
 namespace HWY_NAMESPACE {
 
-// A lane for an even element and the next.
+// Elements of two counters, which must be in one pair of vectors.
+inline constexpr int64_t kNeighbours = std::min<int64_t>(4, kMaxPair);
+
+// Hashes: a lane for an even element and the next.
 struct DrawVecs {
-  BitsVec weight, first_moment, second_moment;
+  BitsVec weight, moments;
 };
 
-HWY_INLINE DrawVecs draws_of(BitsVec hash) {
-  BitsVec second = hn::Mul(hash, hn::Set(BitsTag(), kHashFactors[2]));
-  second = hn::Xor(second, hn::ShiftRight<16>(second));
-  return {hash, second, hn::Xor(hash, second)};
-}
-
-// Of the elements from an even one on, all under the same keys.
-HWY_INLINE BitsVec hash_of(RandomKeys keys, uint64_t element) {
+HWY_INLINE BitsVec hash_of(RandomKeys keys, BitsVec counter) {
   const BitsTag d;
-  BitsVec hash = hn::Add(hn::Iota(d, 0), hn::Set(d, static_cast<uint32_t>(element / 2) + keys.first));
-  hash = hn::Mul(hn::Xor(hash, hn::ShiftRight<16>(hash)), hn::Set(d, kHashFactors[0]));
+  BitsVec hash = hn::Mul(hn::Xor(counter, hn::ShiftRight<16>(counter)), hn::Set(d, kHashFactors[0]));
   hash = hn::Xor(hash, hn::Xor(hn::ShiftRight<15>(hash), hn::Set(d, keys.second)));
   return hn::Mul(hash, hn::Set(d, kHashFactors[1]));
+}
+
+// Products of counters, the key added, and kCounterFactor, in lanes; and what is from one vector of them to
+// the next.
+HWY_INLINE BitsVec counters(RandomKeys keys, uint64_t element) {
+  const BitsTag d;
+  const auto first = static_cast<uint32_t>(element / 2) + keys.first;
+  return hn::Mul(hn::Add(hn::Iota(d, 0), hn::Set(d, first)), hn::Set(d, kCounterFactor));
+}
+HWY_INLINE uint32_t counters_step() {
+  return static_cast<uint32_t>(hn::Lanes(BitsTag())) * kCounterFactor;
+}
+
+// Of counters of which the first is that of a multiple of kNeighbours elements, all under the same keys.
+HWY_INLINE DrawVecs draws_of(RandomKeys keys, BitsVec counter) {
+  const BitsVec hash = hash_of(keys, counter);
+#if HWY_TARGET == HWY_SCALAR  // the neighbour's parity is that of its product
+  const uint32_t to_neighbour = counter.raw % 2 == 0 ? kCounterFactor : 0 - kCounterFactor;
+  return {hash_of(keys, hn::Add(counter, hn::Set(BitsTag(), to_neighbour))), hash};
+#else
+  return {hn::Shuffle2301(hash), hash};
+#endif
+}
+
+HWY_INLINE BitsVec second_hash(BitsVec hash) {
+  hash = hn::Mul(hash, hn::Set(BitsTag(), kHashFactors[2]));
+  return hn::Xor(hash, hn::ShiftRight<16>(hash));
 }
 
 }  // namespace HWY_NAMESPACE

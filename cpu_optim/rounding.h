@@ -36,11 +36,11 @@ inline constexpr uint32_t kTwoBits = 0x40000000;
 inline constexpr int kFirstMomentOctaves = 15, kSecondMomentOctaves = 31;
 inline constexpr uint32_t kNearestCode = 0x80000;  // the draw of encode that rounds to nearest, ties up
 
-// Where the code of a record's element is: such that 32-bit lanes hold two elements of either half, as those
-// of bf16 streams do, and codes are moved without shuffles.
+// Where the code of a record's element is: such that 16-bit words hold an element of either half, and 32-bit
+// lanes an even one and the next, as those of bf16 streams do: codes are moved without shuffles.
 constexpr int64_t code_index(int64_t i) {
   const int64_t half = kInt8Block / 2;
-  return i % half / 2 * 4 + i / half * 2 + i % 2;
+  return i % half * 2 + i / half;
 }
 
 // A record's scale: the least power of two, from 2^-99 on, under which `bound` has a code; of the second
@@ -61,12 +61,12 @@ inline float first_moment_unit(float bound) {
 inline float second_moment_unit(float bound) {
   return record_unit<kSecondMomentOctaves>(bound);
 }
-// Of a unit: 2 / unit and sqrt(unit / 2).
+// Of a unit: 2 / unit and 1 / sqrt(unit / 2).
 inline float twice_inverse(float unit) {
   return std::bit_cast<float>(0x7f800000u - std::bit_cast<uint32_t>(unit));
 }
-inline float root_of_half(float second_unit) {
-  return std::bit_cast<float>(std::bit_cast<uint32_t>(second_unit) / 2 + (63u << 23));
+inline float inverse_root_of_half(float second_unit) {
+  return std::bit_cast<float>((191u << 23) - std::bit_cast<uint32_t>(second_unit) / 2);
 }
 
 inline float decode_first_moment(uint8_t code, float unit) {
@@ -83,32 +83,6 @@ inline float decode_second_moment(uint8_t code, float unit) {
 // tends to 0.48 q / v for steps of q, whatever beta2, 4 %: so the update would be up to 1.6 % too long. In
 // runs of 200 to 500 steps 1.1 % was measured, by what undoes it (training_quality_test).
 inline constexpr float kNoiseOfRoot = 1.011f;
-
-// Of the scales of a record in a step.
-struct RecordUnits {
-  float first, second;
-};
-// `largest_gradient` bounds what adam makes of the record's gradients, and the old moments are the largest in
-// magnitude. As rounding is monotone, the same operations on bounds bound each element's result.
-inline RecordUnits next_units(float largest_gradient, float largest_first, float largest_second,
-                              const AdamStep& step) {
-  const float g = largest_gradient;
-  return {first_moment_unit(step.beta1 * largest_first + step.gradient_share1 * g),
-          second_moment_unit(step.beta2 * largest_second + step.gradient_share2 * g * g)};
-}
-
-// The step for moments that come in old half units and leave in new ones: powers of two, so that other
-// numbers are the same, but for those that become subnormal.
-inline AdamStep in_half_units(AdamStep step, RecordUnits old, RecordUnits next) {
-  const float to_first = twice_inverse(next.first), to_second = twice_inverse(next.second);
-  step.beta1 *= old.first / 2 * to_first;
-  step.gradient_share1 *= to_first;
-  step.beta2 *= old.second / 2 * to_second;
-  step.gradient_share2 *= to_second;
-  step.v_correction = step.v_correction * kNoiseOfRoot * root_of_half(next.second);
-  step.step_size *= next.first / 2;
-  return step;
-}
 
 // `draw` is uniform below 2^20.
 inline uint8_t encode_first_moment(float value, float two_over_unit, uint32_t draw) {

@@ -116,6 +116,32 @@ HWY_INLINE BitsVec round_half_up(FloatVec master) {
   return hn::Add(hn::BitCast(d, master), hn::Set(d, 0x8000u));
 }
 
+// Of each lane the upper 16-bit word from one vector and the lower one from another; of each word, the bytes.
+// By a constant mask, which AVX-512 has registers of its own for.
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE BitsVec upper_lower_words(BitsVec upper, BitsVec lower) {
+  return hn::Set(BitsTag(), (upper.raw & 0xffff0000u) | (lower.raw & 0xffffu));
+}
+HWY_INLINE BitsVec upper_lower_bytes(BitsVec upper, BitsVec lower) {
+  return hn::Set(BitsTag(), (upper.raw & 0xff00ff00u) | (lower.raw & 0xff00ffu));
+}
+#else
+HWY_INLINE BitsVec upper_lower_words(BitsVec upper, BitsVec lower) {
+  const WordTag d;
+  return hn::BitCast(BitsTag(), hn::OddEven(hn::BitCast(d, upper), hn::BitCast(d, lower)));
+}
+HWY_INLINE BitsVec upper_lower_bytes(BitsVec upper, BitsVec lower) {
+  const hn::Repartition<uint8_t, BitsTag> d;
+  return hn::BitCast(BitsTag(), hn::OddEven(hn::BitCast(d, upper), hn::BitCast(d, lower)));
+}
+#endif
+HWY_INLINE BitsVec upper_words(BitsVec bits) {
+  return hn::And(bits, hn::Set(BitsTag(), 0xffff0000u));
+}
+HWY_INLINE BitsVec lower_words(BitsVec bits) {
+  return hn::And(bits, hn::Set(BitsTag(), 0xffffu));
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace sluice::cpu_optim
 HWY_AFTER_NAMESPACE();

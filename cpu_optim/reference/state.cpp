@@ -171,13 +171,11 @@ void update(const StateSpan& state, std::span<const double> gradient, const Adam
   const uint64_t key = random_key_of(seed, step);
   std::vector<double> first_draws, second_draws;
   for (size_t i = 0; i < numbers.w.size(); ++i) {
-    const Draws drawn = draws(key, state.first_element + i);
-    const auto draw = [&](uint32_t word) {
-      return records ? drawn.bits20(word) * 0x1p-20 : drawn.bits16(word) * 0x1p-16;
-    };
-    set_master(state, i, numbers.w[i], drawn.bits16(drawn.weight) * 0x1p-16);
-    first_draws.push_back(draw(drawn.first_moment));
-    second_draws.push_back(draw(drawn.second_moment));
+    const uint64_t element = state.first_element + i;
+    const Draws drawn = records ? record_draws(key, element) : draws(key, element);
+    set_master(state, i, numbers.w[i], drawn.weight16() * 0x1p-16);
+    first_draws.push_back(records ? drawn.first20() * 0x1p-20 : drawn.first16() * 0x1p-16);
+    second_draws.push_back(records ? drawn.second20() * 0x1p-20 : drawn.second16() * 0x1p-16);
   }
   if (records) {
     set_records(state, true, numbers.m, units.first, first_draws);

@@ -9,7 +9,7 @@
 #include "cpu_optim/pieces.h"
 #include "cpu_optim/random.h"
 #include "cpu_optim/reference/state.h"
-#include "cpu_optim/rounding.h"
+#include "cpu_optim/rounded_step.h"
 #include "tests/cpu_optim/huge_range.h"
 #include "tests/cpu_optim/nasty_values.h"
 #include "tests/cpu_optim/owned_state.h"
@@ -21,21 +21,24 @@ namespace {
 constexpr StateFormat kRoundedFormats[] = {StateFormat::split_bf16, StateFormat::bf16, StateFormat::int8};
 constexpr uint64_t kRunSeed = 42;
 
-// fp32 arithmetic of the format fp32, which adamw_test holds to the oracle.
-ReadState fp32_step(ReadState numbers, FloatView gradient, const AdamStep& step) {
-  OwnedState wide(StateFormat::fp32, numbers.w);
-  encode({numbers.w, numbers.m, numbers.v}, wide.span());
-  update(wide.span(), gradient, step);
-  return ReadState(wide.span());
+// Of each element what rounded_adam makes of it.
+ReadState rounded_step_of(ReadState numbers, FloatView gradient, const RoundedStep& step) {
+  for (size_t i = 0; i < numbers.w.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    const float g = gradient.dtype() == DType::bf16 ? to_float(gradient.bf16()[at]) : gradient.fp32()[at];
+    const RoundedElement next = rounded_adam({numbers.w[i], numbers.m[i], numbers.v[i]}, g, step);
+    numbers.w[i] = next.w, numbers.m[i] = next.m, numbers.v[i] = next.v;
+  }
+  return numbers;
 }
 
 BFloat16 narrow(double value, uint32_t draw) {
   return to_bfloat16(static_cast<float>(reference::round_to_bf16(value, draw * 0x1p-16)));
 }
 
-// A step by the definitions: fp32_step, then the roundings of the reference.
+// A step by the definitions: rounded_adam, then the roundings of the reference.
 void model_bf16_step(const StateSpan& state, FloatView gradient, const AdamStep& step) {
-  const ReadState next = fp32_step(ReadState(state), gradient, step);
+  const ReadState next = rounded_step_of(ReadState(state), gradient, rounded_step(step));
   for (size_t i = 0; i < next.w.size(); ++i) {
     const Draws drawn = draws(step.random_key, state.first_element + i);
     if (state.format == StateFormat::split_bf16) {
@@ -43,11 +46,10 @@ void model_bf16_step(const StateSpan& state, FloatView gradient, const AdamStep&
       state.weight[i] = halves.high;
       reinterpret_cast<int16_t*>(state.low)[i] = halves.low;
     } else {
-      state.weight[i] = narrow(next.w[i], drawn.bits16(drawn.weight));
+      state.weight[i] = narrow(next.w[i], drawn.weight16());
     }
-    reinterpret_cast<BFloat16*>(state.first_moment)[i] = narrow(next.m[i], drawn.bits16(drawn.first_moment));
-    reinterpret_cast<BFloat16*>(state.second_moment)[i] =
-        narrow(next.v[i], drawn.bits16(drawn.second_moment));
+    reinterpret_cast<BFloat16*>(state.first_moment)[i] = narrow(next.m[i], drawn.first16());
+    reinterpret_cast<BFloat16*>(state.second_moment)[i] = narrow(next.v[i], drawn.second16());
   }
 }
 
@@ -65,14 +67,14 @@ int code_of(float value, double offset, uint32_t draw) {
 }
 
 // Of one record.
-void model_int8_step(const StateSpan& state, FloatView gradient, const AdamStep& step) {
+void model_int8_step(const StateSpan& state, FloatView gradient, const AdamStep& adam) {
+  const RoundedStep step = rounded_step(adam, kNoiseOfRoot);
   ReadState old(state);
   std::vector<float> g;
   for (int64_t i = 0; i < state.size; ++i) {
     g.push_back(gradient.dtype() == DType::bf16 ? to_float(gradient.bf16()[i]) : gradient.fp32()[i]);
   }
-  float g_bound = largest(g) * step.gradient_scale;
-  if (step.l2 != 0) g_bound += step.l2 * largest(old.w);
+  const float g_bound = gradient_bound(largest(g), largest(old.w), step);
   const RecordUnits units = next_units(g_bound, largest(old.m), largest(old.v), step);
   RecordUnits old_units{};
   std::memcpy(&old_units.first, state.first_moment + kInt8Block, sizeof(float));
@@ -81,20 +83,20 @@ void model_int8_step(const StateSpan& state, FloatView gradient, const AdamStep&
   std::memcpy(state.second_moment + kInt8Block, &units.second, sizeof(float));
   for (float& value : old.m) value = old_units.first == 0 ? 0 : value / (old_units.first / 2);
   for (float& value : old.v) value = old_units.second == 0 ? 0 : value / (old_units.second / 2);
-  const ReadState next = fp32_step(old, gradient, in_half_units(step, old_units, units));
+  const ReadState next = rounded_step_of(old, gradient, in_half_units(step, old_units, units));
   const bool poisoned = std::isnan(units.first) || std::isnan(units.second);
   for (size_t i = 0; i < old.w.size(); ++i) {
-    const Draws drawn = draws(step.random_key, state.first_element + i);
+    const Draws drawn = record_draws(adam.random_key, state.first_element + i);
     const auto at = static_cast<size_t>(code_index(static_cast<int64_t>(i)));
     int m = 0, v = 0;
     if (!poisoned) {
-      m = code_of(std::abs(next.m[i]), 1, drawn.bits20(drawn.first_moment));
+      m = code_of(std::abs(next.m[i]), 1, drawn.first20());
       m += std::signbit(next.m[i]) ? 128 : 0;
-      v = code_of(next.v[i], 0, drawn.bits20(drawn.second_moment));
+      v = code_of(next.v[i], 0, drawn.second20());
     }
     state.first_moment[at] = static_cast<std::byte>(m);
     state.second_moment[at] = static_cast<std::byte>(v);
-    state.weight[i] = poisoned ? BFloat16{0x7fc0} : narrow(next.w[i], drawn.bits16(drawn.weight));
+    state.weight[i] = poisoned ? BFloat16{0x7fc0} : narrow(next.w[i], drawn.weight16());
   }
 }
 
@@ -293,15 +295,12 @@ TEST(Int8, UnitsDoNotEnterTheArithmetic) {
     for (float& value : gradient)
       value = 0.125f * (1 + std::abs(std::remainder(value, 1.0f))) * (value < 0 ? -1 : 1);
     const AdamStep adam = make_adam_step({.learning_rate = 1e-2}, step, 0.3f, kRunSeed);
-    AdamStep unscaled = adam;
-    unscaled.v_correction *= kNoiseOfRoot;
-    const ReadState exact = fp32_step(ReadState(state.span()), gradient, unscaled);
+    const ReadState exact =
+        rounded_step_of(ReadState(state.span()), gradient, rounded_step(adam, kNoiseOfRoot));
     update(state.span(), gradient, adam);
     for (size_t i = 0; i < size; ++i) {
-      const Draws drawn = draws(adam.random_key, i);
-      ASSERT_EQ(state.span().weight[i].bits,
-                round_stochastically(exact.w[i], drawn.bits16(drawn.weight)).bits)
-          << i;
+      const Draws drawn = record_draws(adam.random_key, i);
+      ASSERT_EQ(state.span().weight[i].bits, round_stochastically(exact.w[i], drawn.weight16()).bits) << i;
     }
   }
 }
