@@ -17,10 +17,10 @@
 //   const AdamStep step = make_adam_step({.learning_rate = 1e-5}, step_number, clip_coefficient, seed);
 //   update(executor, state, gradient, step);                        // or update(state, gradient, step)
 //
-// Bits. Every element is computed by the same sequence of fp32 operations, each rounded to nearest (no fused
-// multiply-add, no approximate reciprocal), so the result is a function of the element's inputs alone: it is
-// the same for every instruction set, chunk, alignment, thread count and state format with an fp32 master.
-// The order:
+// Bits. Every element is computed by the same sequence of fp32 operations, each rounded to nearest, so the
+// result is a function of the element's inputs alone: it is the same for every instruction set, chunk,
+// alignment and thread count. fp32 and split, which have the same bits, compute in this order, without fused
+// multiply-add or approximate reciprocals:
 //
 //   g  = gradient * gradient_scale                     (bf16 gradients are widened first, exactly)
 //   g  = g + weight_decay * w                          (Adam only: L2)
@@ -31,9 +31,10 @@
 //   w  = w - ((learning_rate / (1 - beta1^t)) * m) / d
 //
 // It is PyTorch's AdamW, whose w also decays by a factor; scalars are computed in double and rounded once.
-// Formats of fewer bits round what they store as rounding.h says, by draws that are a function of seed, step
-// and element (random.h); in int8 an element's result depends on its record of 256, too. Subnormals are kept:
-// callers leave the processor's flush-to-zero modes off. The payload of a NaN is not promised.
+// The formats that round what they store fuse sums and multiply scalars out (rounded_step.h), with no more
+// error. They round as rounding.h says, by draws that are a function of seed, step and element (random.h); in
+// int8 an element's result depends on its record of 256, too. Subnormals are kept: callers leave the
+// processor's flush-to-zero modes off. The payload of a NaN is not promised.
 //
 // A gradient that is inf or NaN goes into the states like any number: of its element, in int8 all weights of
 // its record become NaN. Whoever must not lose them looks at the norm first (cpu_optim/norm.h) and does not

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <limits>
 
-#include "cpu_optim/adamw.h"
 #include "cpu_optim/state_format.h"
 #include "engine/base/float_bits.h"
 

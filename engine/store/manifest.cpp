@@ -15,7 +15,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "the file is little-endian, and read as it is");
 
 constexpr std::string_view kMagic = "SLUICEST";
-constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersion = 2;  // 2: the order of codes in the records of int8
 constexpr int kDeepestJson = 64;
 
 // Behind the header: JSON, slot bits, checksums, and xxh3-64 of all that comes before it.

@@ -57,17 +57,17 @@ TEST_P(DrawsTest, AreUniformInEveryStream) {
 
 TEST_P(DrawsTest, AreUncorrelated) {
   const uint64_t key = random_key_of(7, 100), next = random_key_of(7, 101), other = random_key_of(8, 100);
-  const auto weight = [this](uint64_t of, uint64_t shift) {
-    return [=, this](int64_t i) {
+  const auto weight = [](uint64_t of, uint64_t shift) {
+    return [=](int64_t i) {
       const Draws drawn = GetParam()(of, static_cast<uint64_t>(i) + shift);
       return drawn.weight16();
     };
   };
-  const auto first = [=, this](int64_t i) {
+  const auto first = [=](int64_t i) {
     const Draws drawn = GetParam()(key, static_cast<uint64_t>(i));
     return drawn.first16();
   };
-  const auto second = [=, this](int64_t i) {
+  const auto second = [=](int64_t i) {
     const Draws drawn = GetParam()(key, static_cast<uint64_t>(i));
     return drawn.second16();
   };
