@@ -7,10 +7,10 @@
 // threads, the least seconds per 1B parameters of each format, of its limit at the best prefetch distance,
 // and of the kernel in the cache (arithmetic alone); and for all threads `ratio NAME_vs_rmw R`, the limit's
 // time over the kernel's, and `ratio NAME_vs_fp32 R`, the kernel's over that of fp32. A ratio is the median
-// of those of rounds, in each of which kernels and limits take turns and the least of equally many tries
-// counts: so a drifting machine slows all, and one lucky moment decides nothing. A NAME_vs_rmw over 1.03
-// means that the limit is wrong: exit code 1.
+// of those of single runs, one right after the other: so a drifting machine slows both, and one lucky moment
+// decides nothing. A NAME_vs_rmw over 1.03 means that the limit is wrong: exit code 1.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -139,8 +139,10 @@ void touch(const StateSpan& state, FloatView gradient, int64_t begin, int64_t co
 struct Contender {
   StateFormat format;
   std::unique_ptr<StateMemory> memory;
-  std::vector<double> kernel, limit;  // seconds, the least of each round
-  double in_cache = 0;                // seconds per 1B parameters
+  // Seconds. The runs of a kernel come in turns with those of its limit at each of the distances.
+  std::vector<double> kernel;
+  std::array<std::vector<double>, std::size(kDistances)> limits;
+  double in_cache = 0;  // seconds per 1B parameters
 };
 
 double median_ratio(const std::vector<double>& above, const std::vector<double>& below) {
@@ -148,8 +150,17 @@ double median_ratio(const std::vector<double>& above, const std::vector<double>&
   for (size_t i = 0; i < above.size(); ++i) ratios.push_back(above[i] / below[i]);
   return median(ratios);
 }
+
+// At the distance that is best for the limit.
 double limit_ratio(const Contender& contender) {
-  return median_ratio(contender.limit, contender.kernel);
+  double least = 1e9;
+  for (size_t d = 0; d < contender.limits.size(); ++d) {
+    std::vector<double> kernel;  // beside this distance
+    for (size_t i = d; i < contender.kernel.size(); i += contender.limits.size())
+      kernel.push_back(contender.kernel[i]);
+    least = std::min(least, median_ratio(contender.limits[d], kernel));
+  }
+  return least;
 }
 
 // All threads at once, each on elements of its own that stay in its cache.
@@ -174,21 +185,16 @@ double seconds_in_cache(Executor& executor, const Contender& contender, FloatVie
 void measure(Executor& executor, std::vector<Contender>& contenders, FloatView gradient, int rounds) {
   const AdamStep step = make_adam_step({.learning_rate = 1e-5}, 100, 0.9f, kSeed);
   for (int round = 0; round < rounds; ++round) {
-    for (Contender& contender : contenders) {
-      contender.limit.push_back(1e9);
-      contender.kernel.push_back(1e9);
-    }
-    for (const int64_t distance : kDistances) {
+    for (size_t d = 0; d < std::size(kDistances); ++d) {
       for (Contender& contender : contenders) {
         const StateSpan state = contender.memory->span();
         const auto touch_all = [&] {
           for_each_piece(executor, state.size, [&](int64_t begin, int64_t count) {
-            touch(state, gradient, begin, count, distance);
+            touch(state, gradient, begin, count, kDistances[d]);
           });
         };
-        contender.limit.back() = std::min(contender.limit.back(), seconds(touch_all));
-        contender.kernel.back() =
-            std::min(contender.kernel.back(), seconds([&] { update(executor, state, gradient, step); }));
+        contender.limits[d].push_back(seconds(touch_all));
+        contender.kernel.push_back(seconds([&] { update(executor, state, gradient, step); }));
       }
     }
   }
@@ -199,13 +205,17 @@ void measure(Executor& executor, std::vector<Contender>& contenders, FloatView g
 
 void print(const Contender& contender, int threads) {
   const double per_billion = 1e9 / static_cast<double>(contender.memory->span().size);
-  const double limit = best(contender.limit) * per_billion;
+  double least = 1e9, typical = 1e9;
+  for (const std::vector<double>& limit : contender.limits) {
+    least = std::min(least, best(limit) * per_billion);
+    typical = std::min(typical, median(limit) * per_billion);
+  }
   std::printf(
       "%-10s %2d threads: %.3f s per 1B parameters (median %.3f); read-modify-write %.3f (median "
       "%.3f), arithmetic %.3f: %s binds\n",
       std::string(name(contender.format)).c_str(), threads, best(contender.kernel) * per_billion,
-      median(contender.kernel) * per_billion, limit, median(contender.limit) * per_billion,
-      contender.in_cache, contender.in_cache > limit ? "arithmetic" : "memory");
+      median(contender.kernel) * per_billion, least, typical, contender.in_cache,
+      contender.in_cache > least ? "arithmetic" : "memory");
 }
 
 bool over_limit(const Contender& contender) {
@@ -216,7 +226,7 @@ bool over_limit(const Contender& contender) {
 bool report(int threads, std::vector<Contender>& contenders, FloatView gradient, int rounds,
             bool print_ratios) {
   const auto pool = make_pool(threads);
-  for (Contender& contender : contenders) contender.kernel.clear(), contender.limit.clear();
+  for (Contender& contender : contenders) contender.kernel.clear(), contender.limits = {};
   // Other programs on the machine may have spoilt most rounds: there are more of them before a limit is
   // judged.
   for (int attempt = 0; attempt < 4; ++attempt) {
