@@ -3,13 +3,25 @@
 #include <pthread.h>
 #include <utility>
 
+#include "gpu/stream_trace.h"
+
 namespace sluice::gpu {
+namespace {
+
+// Of a copy: what it writes.
+uint64_t copied_bytes(StreamKind kind, const Task& task) {
+  const bool copies = kind == StreamKind::copy_in || kind == StreamKind::copy_out;
+  return copies && !task.accesses.empty() ? task.accesses.back().size_bytes : 0;
+}
+
+}  // namespace
 
 CpuStream::CpuStream(StreamKind kind, std::string name, CpuStreamOptions options)
     : Stream(kind, std::move(name)),
       options_(std::move(options)),
       observed_id_(options_.observer ? options_.observer->add_stream(this->name()) : 0),
-      gated_id_(options_.gate ? options_.gate->add_stream(this->name()) : 0) {
+      gated_id_(options_.gate ? options_.gate->add_stream(this->name()) : 0),
+      traced_(add_stream_lane(options_.trace, *this)) {
   SLUICE_CHECK(options_.queue_capacity > 0);
   thread_ = std::thread([this] { work(); });
 }
@@ -55,7 +67,7 @@ void CpuStream::run(Task task) {
 
 void CpuStream::enqueue(Task task) {
   Order order = options_.observer ? options_.observer->on_submit(observed_id_, task) : nullptr;
-  push(QueuedTask{std::move(task), std::move(order), submitted_task_count_++});
+  push(QueuedTask{std::move(task), std::move(order), submitted_task_count_++, this_thread_label()});
 }
 
 void CpuStream::push(Item item) {
@@ -87,6 +99,7 @@ std::optional<CpuStream::Item> CpuStream::next() {
 void CpuStream::work() {
   pthread_setname_np(pthread_self(), name().substr(0, 15).c_str());
   this_thread_turn() = {.gate = options_.gate.get(), .stream = gated_id_};
+  this_thread_lane() = traced_;
   while (std::optional<Item> item = next()) {
     std::visit([this](auto& known) { execute(known); }, *item);
   }
@@ -99,12 +112,15 @@ void CpuStream::execute(QueuedTask& queued) {
   turn.task_index = queued.index;
   if (options_.gate) options_.gate->enter(gated_id_, queued.index);
   turn.in_task = true;
+  const WorkScope scope(queued.label);
+  if (traced_ != nullptr) traced_->begin_task(queued.label, queued.task.name);
   try {
     queued.task.body();
   } catch (...) {
     keep_error(std::current_exception());
   }
   queued.task.body = nullptr;  // what it holds is given back before the turn, and before the next event
+  if (traced_ != nullptr) traced_->end_task(copied_bytes(kind(), queued.task));
   turn.in_task = false;
   if (options_.gate) options_.gate->leave(gated_id_);
 }

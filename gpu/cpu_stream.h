@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "engine/base/thread_annotations.h"
+#include "engine/base/trace.h"
 #include "gpu/cpu_event.h"
 #include "gpu/stream.h"
 #include "gpu/stream_hooks.h"
@@ -20,6 +21,7 @@ struct CpuStreamOptions {
   size_t queue_capacity = 4096;  // tasks, waits and records; a submitter of more blocks until there is room
   std::shared_ptr<StreamObserver> observer;  // may be null
   std::shared_ptr<StreamGate> gate;          // may be null
+  Trace* trace = nullptr;                    // may be null; outlives the stream
 };
 
 // A stream that is a thread of this process: every stream of the host device, and the cpu streams of all
@@ -44,6 +46,7 @@ class CpuStream final : public Stream {
     Task task;
     Order order;
     int64_t index = 0;
+    WorkLabel label = {};
   };
   using Item = std::variant<QueuedTask, Event, std::shared_ptr<CpuEvent>>;  // run, wait, complete
 
@@ -59,6 +62,7 @@ class CpuStream final : public Stream {
   const CpuStreamOptions options_;
   const int observed_id_;
   const int gated_id_;
+  TraceLane* const traced_;           // may be null
   int64_t submitted_task_count_ = 0;  // the submitter's
 
   Mutex mutex_;

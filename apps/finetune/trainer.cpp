@@ -7,6 +7,7 @@
 #include "apps/finetune/model/rope_table.h"
 #include "engine/api/engine_plan.h"
 #include "engine/base/math.h"
+#include "engine/base/trace.h"
 
 namespace sluice::finetune {
 namespace {
@@ -218,13 +219,18 @@ void Trainer::begin_step(const StepInputs& inputs) {
   engine_->fetch_rows(spec_.embedding, inputs.rows(), engine_->device_part(walk_part::kEmbeddingRows));
 }
 
-void Trainer::forward(const StepInputs& inputs) {
+void Trainer::embed(const StepInputs& inputs) {
+  const WorkScope work("embed");
   const gpu::View table(engine_->device_part(walk_part::kEmbeddingRows), decoder_.dtype(),
                         static_cast<int64_t>(inputs.rows().size()), decoder_.config().hidden_size);
   for (int batch = 0; batch < inputs.micro_batch_count(); ++batch) {
     const BatchViews view = views(inputs, batch);
     engine_->submit(gpu::GatherRows{table, view.index, boundary(0, batch, view.tokens())});
   }
+}
+
+void Trainer::forward(const StepInputs& inputs) {
+  embed(inputs);
   for (int layer = 0; layer < static_cast<int>(spec_.layers.size()); ++layer) {
     const Lease weights = engine_->acquire(spec_.layers[static_cast<size_t>(layer)]);
     for (int batch = 0; batch < inputs.micro_batch_count(); ++batch) {
@@ -337,12 +343,14 @@ void Trainer::head_once(const StepInputs& inputs) {
     for_each_head_chunk(view.tokens(), [&](Decoder::HeadChunk chunk) {
       for (size_t piece = 0; piece < piece_count; ++piece) {
         const Decoder::HeadPiece which = head_piece(piece);
+        const WorkScope work(name(Phase::turnaround), head_name(piece));
         decoder_.forward_head_chunk(*weights[piece], which, chunk, view, at.hidden, at.sums,
                                     logits(which, chunk), bench_);
         observe(batch, chunk.begin, which, logits(which, chunk));
       }
       for (size_t piece = 0; piece < piece_count; ++piece) {
         const Decoder::HeadPiece which = head_piece(piece);
+        const WorkScope work(name(Phase::turnaround), head_name(piece));
         decoder_.backward_head_chunk(*weights[piece], gradients[piece], shard(inputs, batch), which, chunk,
                                      view, at.hidden, at.sums, scale, logits(which, chunk), at.d_hidden,
                                      bench_);
@@ -374,6 +382,7 @@ void Trainer::backward(const StepInputs& inputs) {
 }
 
 void Trainer::embedding_backward(const StepInputs& inputs) {
+  const WorkScope work("embedding backward");
   const int64_t rows = static_cast<int64_t>(inputs.rows().size());
   std::vector<bool> written(static_cast<size_t>(options_.gradient_shards));
   for (int batch = 0; batch < inputs.micro_batch_count(); ++batch) {
@@ -400,7 +409,10 @@ void Trainer::embedding_backward(const StepInputs& inputs) {
 // shards.
 double Trainer::read_losses(std::span<const MicroBatch> batches, StepReport& report) {
   const auto begin = std::chrono::steady_clock::now();
-  losses_ready_->wait();
+  {
+    const TraceWait wait("wait for the losses");
+    losses_ready_->wait();
+  }
   report.waited.compute += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   std::vector<double> sums(static_cast<size_t>(options_.gradient_shards));
   for (size_t batch = 0; batch < batches.size(); ++batch) {
@@ -454,6 +466,10 @@ HeadViews Trainer::head(int micro_batch, int64_t tokens) const {
 Decoder::HeadPiece Trainer::head_piece(size_t piece) const {
   const BlockPart& part = spec_.model.block(spec_.head_pieces[piece]).parts[0];
   return {.begin = part.row_begin, .rows = part.row_end - part.row_begin, .first = piece == 0};
+}
+
+const std::string& Trainer::head_name(size_t piece) const {
+  return spec_.model.block(spec_.head_pieces[piece]).name;
 }
 
 BatchViews Trainer::views(const StepInputs& inputs, int micro_batch) const {

@@ -93,6 +93,7 @@ class Trainer {
 
  private:
   void begin_step(const StepInputs& inputs);
+  void embed(const StepInputs& inputs);
   void forward(const StepInputs& inputs);
   void turnaround(const StepInputs& inputs);
   void head_forward(const StepInputs& inputs);
@@ -112,6 +113,7 @@ class Trainer {
   gpu::View embedding_gradient(int shard, int64_t rows) const;
   HeadViews head(int micro_batch, int64_t tokens) const;
   Decoder::HeadPiece head_piece(size_t piece) const;
+  const std::string& head_name(size_t piece) const;
   BatchViews views(const StepInputs& inputs, int micro_batch) const;
   int shard(const StepInputs& inputs, int micro_batch) const;
   void upload_rope_table();

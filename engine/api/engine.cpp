@@ -7,6 +7,7 @@
 #include "cpu_optim/convert.h"
 #include "engine/api/engine_plan.h"
 #include "engine/base/math.h"
+#include "engine/base/trace.h"
 #include "engine/memory/master_codec.h"
 
 namespace sluice {
@@ -92,7 +93,14 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
                                  copies.size_bytes / static_cast<size_t>(copy_slots), copy_slots);
 }
 
-Engine::~Engine() = default;
+// Whatever the thread works on next, it is none of the model's blocks.
+Engine::~Engine() {
+  set_label({});
+}
+
+void Engine::set_label(std::string_view verb, std::string_view subject) {
+  this_thread_label() = {verb, subject, this_thread_label().step};
+}
 
 std::byte* Engine::device_part(std::string_view name) const {
   return device_memory_->data() + plan_.part(name).offset;
@@ -110,6 +118,7 @@ void Engine::begin_walk() {
   prefetcher_->begin_walk(walk_number_ == 0);
   ++walk_number_;
   next_access_ = 0;
+  set_label("begin");
 }
 
 int Engine::slot_id(const PlannedAccess& access) const {
@@ -145,6 +154,7 @@ Lease Engine::acquire(BlockId block) {
     const Prefetcher::Landed landed = prefetcher_->take(next_access_);
     compute_->wait(landed.copied);
     if (slot_free(slot)) compute_->wait(*slot_free(slot));
+    const WorkScope work("prepare", model_.block(block).name);
     prepare(block, prepared, landed.data);
     prefetcher_->release(landed.slot, compute_->record());
   }
@@ -153,6 +163,7 @@ Lease Engine::acquire(BlockId block) {
     if (access.access.phase == Phase::backward) input_offload_->begin_backward(access.access.tape_layer);
   }
   ++lease_counts_[static_cast<size_t>(slot)];
+  set_label(name(access.access.phase), model_.block(block).name);
   return Lease(*this, next_access_++, *compute_, std::move(prepared));
 }
 
@@ -255,6 +266,7 @@ void Engine::gather_from_disk(const TensorStore::Place& place, int slot, StateWi
 
 void Engine::fetch_rows(TensorId tensor, std::vector<int32_t> rows, std::byte* rows_out) {
   if (rows.empty()) return;
+  const WorkScope work("embedding rows");
   Mover::Fetch fetch{.device = rows_out,
                      .host = row_staging_->data(),
                      .size_bytes = rows.size() * static_cast<size_t>(model_.tensor(tensor).cols) *
@@ -277,6 +289,7 @@ void Engine::fetch_rows(TensorId tensor, std::vector<int32_t> rows, std::byte* r
 
 void Engine::upload(std::byte* device, const void* host, size_t size_bytes) {
   if (size_bytes == 0) return;
+  const WorkScope work("inputs");
   wait_for_copy(mover_->fetch({.device = device,
                                .host = static_cast<const std::byte*>(host),
                                .size_bytes = size_bytes,
@@ -286,10 +299,12 @@ void Engine::upload(std::byte* device, const void* host, size_t size_bytes) {
 }
 
 gpu::Event Engine::download(void* host, const std::byte* device, size_t size_bytes) {
+  const WorkScope work("losses");
   return mover_->send(compute_->record(), host, device, size_bytes);
 }
 
 void Engine::wait() {
+  const TraceWait wait("wait for everything");
   compute_->record().wait();
   mover_->wait_sent();
   if (optimizer_) optimizer_->wait();
@@ -330,7 +345,13 @@ UpdateReport Engine::update_report() {
   const UpdateReport report = optimizer_->report();
   report_waited_.compute += seconds_between(begin, computed);
   report_waited_.copy_out += seconds_between(computed, arrived);
-  report_waited_.optimizer += seconds_between(arrived, Clock::now());
+  const Clock::time_point decided = Clock::now();
+  report_waited_.optimizer += seconds_between(arrived, decided);
+  if (TraceLane* lane = this_thread_lane()) {
+    lane->add_wait("wait for compute", trace_time_ns(begin), trace_time_ns(computed));
+    lane->add_wait("wait for gradients", trace_time_ns(computed), trace_time_ns(arrived));
+    lane->add_wait("wait for the norm", trace_time_ns(arrived), trace_time_ns(decided));
+  }
   return report;
 }
 

@@ -135,7 +135,7 @@ class Engine final : private LeaseOwner {
   void fetch_rows(TensorId tensor, std::vector<int32_t> rows, std::byte* rows_out);
   // Small data of the trainer's own. `host` must stay unchanged until the ops that use it are done.
   void upload(std::byte* device, const void* host, size_t size_bytes);
-  // What compute() has made so far, to the host; valid after the event.
+  // What compute() has made so far, losses, to the host; valid after the event.
   gpu::Event download(void* host, const std::byte* device, size_t size_bytes);
 
   // At most WalkSpec::concurrent_gradients may be held at a time.
@@ -191,6 +191,7 @@ class Engine final : private LeaseOwner {
   int64_t applied_steps() const { return optimizer_ ? optimizer_->applied_steps() : 0; }
 
  private:
+  static void set_label(std::string_view verb, std::string_view subject = {});
   void release(int access, gpu::Event last_use) override;
   std::byte* slot_memory(const PlannedAccess& access) const;
   std::optional<gpu::Event>& slot_free(int slot);

@@ -3,6 +3,7 @@
 #include "cpu_optim/convert.h"
 #include "engine/api/engine.h"
 #include "engine/base/math.h"
+#include "engine/base/work_label.h"
 
 namespace sluice {
 
@@ -86,6 +87,7 @@ void Engine::offer(GradientLease gradients, bool rows_follow) {
     leaving = gradient_copy_ring_.slot(gradients.slot_);
     submit(gpu::Cast{shard_view(0), gpu::View(leaving, DType::bf16, 1, layout.logical_elements())});
   }
+  const WorkScope work("gradient", model_.block(gradients.block()).name);
   const Optimizer::GradientTarget target = optimizer_->gradient_target(gradients.block());
   if (target.free) mover_->send_after(*target.free);
   const gpu::Event sent = mover_->send(compute_->record(), target.data, leaving, leaving_bytes);
@@ -105,6 +107,7 @@ void Engine::offer_rows(TensorId tensor, std::vector<int32_t> rows, const std::b
   const size_t bytes = rows.size() * static_cast<size_t>(spec.cols) * 4;
   SLUICE_CHECK(row_gradients_ != nullptr && bytes <= row_gradients_->size_bytes(),
                "WalkSpec::row_gradient_tensors, max_fetched_rows");
+  const WorkScope work("embedding gradient");
   for (int64_t row = 0; row < spec.rows;) {
     const TensorStore::Place place = store_->find(tensor, row);
     wait_until_writable(place.block);

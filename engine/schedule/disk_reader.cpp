@@ -32,7 +32,7 @@ DiskReader::DiskReader(gpu::Device& device, const TensorStore& store, std::uniqu
     : store_(store),
       compute_dtype_(compute_dtype),
       queue_(std::move(queue)),
-      lane_(device.make_stream(gpu::StreamKind::cpu, "disk read")) {}
+      lane_(device.make_stream(gpu::StreamKind::cpu, "weight reader")) {}
 
 gpu::Event DiskReader::read_weights(BlockId block, std::byte* out, DiskBegin begin) {
   std::vector<StatePiece> pieces = weight_pieces(store_, block, compute_dtype_, out);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/base/error.h"
+#include "engine/base/trace.h"
 
 namespace sluice {
 
@@ -21,6 +22,14 @@ gpu::Event Ticket::wait_enqueued() const {
     waits_->host_seconds += seconds(disk_begin - begin);
     waits_->disk_seconds += seconds(host_ready - disk_begin);
     waits_->enqueue_seconds += seconds(end - host_ready);
+    if (TraceLane* lane = this_thread_lane()) {
+      const auto wait = [&](std::string_view what, auto from, auto to) {
+        lane->add_wait(what, trace_time_ns(from), trace_time_ns(to));
+      };
+      wait("wait for the update", begin, disk_begin);
+      wait("wait for disk", disk_begin, host_ready);
+      wait("wait for the mover", host_ready, end);
+    }
     return enqueued.copied;
   } catch (const std::future_error&) {
     // The lane dropped the fetch because something before it failed; its next event says what.

@@ -95,7 +95,8 @@ class StepBuilder {
 
   int add(Lane lane, double task_seconds, double moved, const After& after, std::string label,
           int queue = 0) {
-    SimTask task{.lane = lane, .seconds = task_seconds, .label = std::move(label), .queue = queue};
+    SimTask task{
+        .lane = lane, .seconds = task_seconds, .label = std::move(label), .queue = queue, .bytes = moved};
     for (const int before : after)
       if (before != kNone) task.after.push_back(before);
     bytes_[lane] += moved;
@@ -169,7 +170,7 @@ class StepBuilder {
       if (!access(next_read_).fetch_again || plan_.home(block).weights != Tier::disk) continue;
       const size_t at = static_cast<size_t>(next_read_);
       read_[at] = read(bytes_of(needs(block).fetch_bytes), {user_before(readers_, plan_.staging_slot_count)},
-                       "read " + needs(block).name, kPrefetcher);
+                       "read weights of " + needs(block).name, kPrefetcher);
       readers_.push_back(next_read_);
       begins(read_[at], next_read_);
     }
@@ -319,12 +320,12 @@ class StepBuilder {
     for (double begin = 0; begin < count; begin += chunk) {
       const double elements = std::min(chunk, count - begin);
       const double read_bytes = elements * stream.read, written_bytes = elements * stream.written;
-      const int here =
-          read(read_bytes, {free_slot(), stream_begins_after_, decided_}, "read " + of.name, kOptimizer);
+      const int here = read(read_bytes, {free_slot(), stream_begins_after_, decided_},
+                            "read states of " + of.name, kOptimizer);
       const double work = seconds(elements, rates_.optimizer_parameters_per_second) +
                           seconds(read_bytes + written_bytes, rates_.checksum_bytes_per_second);
       int done = on_optimizer(work, touched * elements / count, {here}, "update " + of.name);
-      if (written_bytes > 0) done = write(written_bytes, {done}, "write " + of.name, kOptimizer);
+      if (written_bytes > 0) done = write(written_bytes, {done}, "write states of " + of.name, kOptimizer);
       slots_.push_back(done);
       version_[index(block)] = done;
     }
@@ -396,13 +397,15 @@ std::string_view bottleneck(const Timeline& timeline) {
 Prediction predict(const Plan& plan, std::span<const BlockNeeds> blocks, const WalkCosts& costs,
                    const LaneRates& rates) {
   StepBuilder builder(plan, blocks, costs, rates);
-  const std::vector<SimTask> tasks = builder.build();
+  std::vector<SimTask> tasks = builder.build();
   const Timeline timeline = simulate(tasks, {.step_count = kSteps, .processors = rates.processors});
   return {.step_seconds = timeline.step_seconds,
           .busy_seconds = timeline.busy_seconds,
           .critical_seconds = timeline.critical_seconds,
           .bytes = builder.bytes(),
-          .bottleneck = bottleneck(timeline)};
+          .bottleneck = bottleneck(timeline),
+          .tasks = std::move(tasks),
+          .processors = rates.processors};
 }
 
 }  // namespace sluice

@@ -53,6 +53,9 @@ struct Prediction {
   PerLane<double> bytes;             // moved; optimizer: states and gradients read and written
   // What most of the critical path is of: a lane by name, or "disk", both directions.
   std::string_view bottleneck;
+  // What was simulated.
+  std::vector<SimTask> tasks;
+  Processors processors = Processors::apart;
 };
 
 // Two steps overlap, as the update of one runs under the forward pass of the next; the list is of one.

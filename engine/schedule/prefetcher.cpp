@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "engine/base/error.h"
+#include "engine/base/work_label.h"
 
 namespace sluice {
 
@@ -42,6 +43,7 @@ void Prefetcher::issue_up_to(int access) {
 
 void Prefetcher::read(int access) {
   const BlockId block = block_of(access);
+  const WorkScope work("read weights of", store_.model().block(block).name);
   const int slot = next_staging_slot_;
   next_staging_slot_ = (next_staging_slot_ + 1) % staging_.slot_count();
   staging_.wait_free(slot, reader_->lane());
@@ -52,6 +54,7 @@ void Prefetcher::read(int access) {
 
 void Prefetcher::issue(int access) {
   const BlockId block = block_of(access);
+  const WorkScope work("in", store_.model().block(block).name);
   const BlockLayout& layout = store_.layout(block);
   const int slot = next_slot_;
   next_slot_ = (next_slot_ + 1) % landing_.slot_count();

@@ -37,6 +37,7 @@ struct SimTask {
   std::vector<int> after_last_step = {};  // any tasks of the step before: a deferred update
   std::string label = {};                 // "forward layers.3"
   int queue = 0;                          // of the lane: who submits it, where several do
+  double bytes = 0;                       // moved; for drawing
 };
 
 enum class DiskQueue {

@@ -1,5 +1,7 @@
 #include "engine/train/input_offload.h"
 
+#include "engine/base/work_label.h"
+
 namespace sluice {
 
 InputOffload::InputOffload(const Plan& plan, gpu::Device& device, Mover& mover, gpu::Stream& compute,
@@ -14,6 +16,7 @@ InputOffload::InputOffload(const Plan& plan, gpu::Device& device, Mover& mover, 
       away_(static_cast<size_t>(layer_count_)),
       staging_(memory.store.data(), plan.boundary_slot_bytes, plan.boundary_staging_count),
       file_(file) {
+  for (int layer = 0; layer < layer_count_; ++layer) layer_names_.push_back(std::to_string(layer));
   if (plan_.boundary_tier != Tier::disk) return;
   queue_ = make_queue({memory_.store});
   lane_ = device.make_stream(gpu::StreamKind::cpu, "layer inputs");
@@ -30,6 +33,7 @@ void InputOffload::begin_forward(int layer) {
 void InputOffload::end_forward(int layer) {
   if (!leaves(layer)) return;
   const size_t at = static_cast<size_t>(layer);
+  const WorkScope work(kWork, layer_names_[at]);
   const gpu::Event used = compute_.record();
   std::optional<gpu::Event>& left = left_[static_cast<size_t>(slot_of(layer))];
   if (plan_.boundary_tier == Tier::host) {
@@ -59,6 +63,7 @@ void InputOffload::begin_backward(int layer) {
 
 void InputOffload::fetch(int layer) {
   slot_layers_[static_cast<size_t>(slot_of(layer))] = layer;
+  const WorkScope work(kWork, layer_names_[static_cast<size_t>(layer)]);
   arrival_ = Arrival{Ticket(), -1};
   Mover::Fetch fetch{.device = slot(layer),
                      .host = memory_.store.data() + static_cast<size_t>(layer) * plan_.boundary_slot_bytes,

@@ -55,7 +55,9 @@ class InputOffload {
   Mover& mover_;
   gpu::Stream& compute_;
   const Memory memory_;
+  static constexpr std::string_view kWork = "input of layer";
   const int layer_count_;
+  std::vector<std::string> layer_names_;         // numbers
   std::vector<int> slot_layers_;                 // whose input a slot holds
   std::vector<std::optional<gpu::Event>> left_;  // by slot: after this it may be written
   std::vector<std::optional<gpu::Event>> away_;  // by layer: its input is in the host tier, or on disk

@@ -8,6 +8,7 @@
 #include "cpu_optim/convert.h"
 #include "cpu_optim/norm.h"
 #include "engine/base/math.h"
+#include "engine/base/trace.h"
 
 namespace sluice {
 namespace {
@@ -130,6 +131,8 @@ std::span<double> Optimizer::chunk_sums(BlockId block) {
 void Optimizer::count_in_norm(BlockId block) {
   SLUICE_CHECK(!offered_.at(static_cast<size_t>(block.value)), store_.model().block(block).name);
   offered_[static_cast<size_t>(block.value)] = true;
+  const std::string_view whose = store_.model().block(block).name;
+  std::optional<WorkScope> work(std::in_place, "norm", whose);
   const cpu_optim::FloatView values = gradient(block);
   std::byte* const memory = gradient_memory(block);
   lane_->run({.name = "sum of squares",
@@ -138,6 +141,7 @@ void Optimizer::count_in_norm(BlockId block) {
                 cpu_optim::sums_of_squares(executor_, values, sums);
               }});
   if (store_.home(block).gradient == Tier::host) return;
+  work.emplace("gradient", whose);
   lane_->run({.name = "write gradient",
               .accesses = {gpu::writes(memory, gradient_ring_.slot_bytes())},  // its padding is cleared
               .body = [this, block, memory, bytes = waiting_bytes(block)] {
@@ -210,6 +214,7 @@ void Optimizer::offer_rows(TensorId tensor, std::vector<int32_t> rows, const flo
                                 static_cast<size_t>(part.element_count())};
     const bool starts_at_zero = !before_rows_.at(static_cast<size_t>(place.block.value));
     before_rows_[static_cast<size_t>(place.block.value)] = false;
+    const WorkScope work("norm", store_.model().block(place.block).name);
     if (starts_at_zero) clear_gradient(place.block);
     lane_->run({.name = "add embedding rows",
                 .accesses = {gpu::reads(values.data(), values.size_bytes()),
@@ -233,6 +238,7 @@ void Optimizer::clear_gradient(BlockId block) {
 }
 
 void Optimizer::begin_update(double learning_rate, std::span<const BlockId> order) {
+  const WorkScope work("norm");
   lane_->run({.name = "gradient norm", .accesses = {}, .body = [this, learning_rate, offered = offered_] {
                 for (int block = 0; block < store_.block_count(); ++block) {
                   if (!offered[static_cast<size_t>(block)])
@@ -296,6 +302,7 @@ std::vector<StreamedBlock> Optimizer::begin_streaming(std::span<const BlockId> o
   for (const BlockId block : order) {
     if (offered_.at(static_cast<size_t>(block.value)) && streams(block)) blocks.push_back(streamed(block));
   }
+  const WorkScope work("begin streaming");
   lane_->run({.name = "begin streaming", .accesses = {}, .body = [this, blocks] {
                 stream_->begin(blocks,
                                [this](BlockId block, int64_t begin, const cpu_optim::StateSpan& states,
@@ -309,6 +316,7 @@ std::vector<StreamedBlock> Optimizer::begin_streaming(std::span<const BlockId> o
 // The next update is of the same blocks, unless gradients are missing then.
 void Optimizer::read_ahead(std::vector<StreamedBlock> updated) {
   for (StreamedBlock& block : updated) block.read_slot = block.write_slot;
+  const WorkScope work(WorkLabel{"read ahead", {}, this_thread_label().step + 1});
   lane_->run({.name = "read ahead", .accesses = {}, .body = [this, blocks = std::move(updated)] {
                 stream_->read_ahead(blocks);
               }});
@@ -328,6 +336,7 @@ void Optimizer::run_update(std::optional<BlockId> block, const std::function<voi
 
 void Optimizer::update_block(BlockId block) {
   const BlockState state = store_.state(block);
+  const WorkScope work("update", store_.model().block(block).name);
   gpu::Task task{.name = "adamw", .accesses = {}, .body = {}};
   const auto touch = [&](bool writes, const void* data, size_t size_bytes) {
     if (size_bytes == 0) return;
@@ -376,6 +385,7 @@ void Optimizer::save_block(BlockId block, Save& save) {
   if (home.weights == Tier::host && home.moments == Tier::host)
     store_.set_newest_slot(block, store_.next_slot(block));
   const BlockState state = store_.state(block);
+  const WorkScope work("save", store_.model().block(block).name);
   gpu::Task task{.name = "save", .accesses = {}, .body = {}};
   if (home.weights == Tier::host)
     task.accesses.push_back(gpu::reads(store_.weights(block), store_.layout(block).weight_bytes()));
@@ -400,6 +410,7 @@ PendingSave Optimizer::save(GenerationFacts facts) {
   save_ = std::make_unique<Save>();
   for (BlockId block{0}; block.value < store_.block_count(); ++block.value) save_block(block, *save_);
   save_->slots = store_.newest_slots();
+  const WorkScope work("commit");
   lane_->run(
       {.name = "commit",
        .accesses = {},
@@ -422,6 +433,7 @@ void Optimizer::settle_save() {
   if (!save_) return;
   const std::unique_ptr<Save> save = std::move(save_);
   try {
+    const TraceWait wait("wait for the save");
     save->ended->wait();
   } catch (const std::exception&) {
     return;  // nothing runs on this lane any more, and report() says why

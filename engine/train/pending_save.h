@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "engine/base/trace.h"
 #include "gpu/stream.h"
 
 namespace sluice {
@@ -19,7 +20,10 @@ class PendingSave {
   // Until the generation is there, durably. Throws why it is not: the one before it is still whole then, and
   // training may go on and save again.
   void wait() const {
-    ended_.wait();
+    {
+      const TraceWait wait("wait for the save");
+      ended_.wait();
+    }
     if (*failure_) std::rethrow_exception(*failure_);
   }
 

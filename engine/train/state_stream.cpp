@@ -4,6 +4,7 @@
 
 #include "engine/base/error.h"
 #include "engine/base/math.h"
+#include "engine/base/work_label.h"
 
 namespace sluice {
 namespace {
@@ -225,6 +226,11 @@ void StateStream::push(std::span<const StatePiece> pieces, IoRequest::Kind kind,
   start_transfers();
 }
 
+std::string_view StateStream::Transfer::verb() const {
+  if (piece.section == Section::gradient) return "gradient";
+  return request.kind == IoRequest::Kind::read ? "read states of" : "write states of";
+}
+
 void StateStream::start_transfers() {
   while (
       !backlog_.empty() && !free_tags_.empty() &&
@@ -235,6 +241,7 @@ void StateStream::start_transfers() {
     free_tags_.pop_back();
     bytes_in_flight_ += next.request.size_bytes;
     started_[next.request.tag] = next;
+    const WorkScope work(next.verb(), file_.layout().model().block(next.piece.block).name);
     queue_->start({&next.request, 1});
   }
 }

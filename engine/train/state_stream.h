@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "cpu_optim/float_view.h"
@@ -93,6 +94,7 @@ class StateStream {
     StatePiece piece;
     int slot = 0;
     Block* written = nullptr;  // by this transfer
+    std::string_view verb() const;
   };
 
   std::byte* memory_of(const Chunk& chunk) const {

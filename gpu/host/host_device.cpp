@@ -31,6 +31,7 @@ class AsyncHostDevice final : public HostDevice {
                      : nullptr),
         stepper_(options.step_seed ? std::make_shared<Stepper>(*options.step_seed) : nullptr),
         gate_(options.delay_seed ? make_delays(*options.delay_seed, stepper_) : stepper_),
+        trace_(options.trace),
         arena_(options.memory_limit_bytes, checker_),
         ops_(options.make_ops(options.executor, enqueue_op)) {
     SLUICE_CHECK(ops_ != nullptr);
@@ -53,6 +54,7 @@ class AsyncHostDevice final : public HostDevice {
     CpuStreamOptions options;
     options.observer = checker_;
     options.gate = gate_;
+    options.trace = trace_;
     return std::make_unique<CpuStream>(kind, std::move(name), std::move(options));
   }
 
@@ -84,6 +86,7 @@ class AsyncHostDevice final : public HostDevice {
   const std::shared_ptr<HazardChecker> checker_;
   const std::shared_ptr<Stepper> stepper_;
   const std::shared_ptr<StreamGate> gate_;
+  Trace* const trace_;
   Arena arena_;
   const std::unique_ptr<Ops> ops_;
   DeviceTraits traits_;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "engine/base/executor.h"
+#include "engine/base/trace.h"
 #include "gpu/device.h"
 #include "gpu/host/hazard_checker.h"
 #include "gpu/host/schedule.h"
@@ -25,6 +26,7 @@ struct HostDeviceOptions {
   bool check_hazards = false;
   OnViolation on_violation = OnViolation::collect;
   HostOrder host_order = HostOrder::per_thread;
+  Trace* trace = nullptr;  // of its streams; outlives the device. May be null
 };
 
 // The CPU as a device of its own: memory apart from the host's, copies that copy, and a thread a stream, so

@@ -93,7 +93,7 @@ class TimedOps final : public Ops {
     const int64_t duration_ns = to_ns(op_seconds(model_, cost(op)));
     const char* const op_name = name(op);
     if (timed.inner() != nullptr) inner_.submit(*timed.inner(), std::move(op), workspace);
-    timed.occupy(op_name, GpuEngine::compute, duration_ns);
+    timed.occupy({op_name, GpuEngine::compute, duration_ns});
   }
   size_t workspace_bytes(const Op& op) const override { return inner_.workspace_bytes(op); }
   size_t packed_bytes(int64_t rows, int64_t cols, DType dtype, WeightLayout layout) const override {
@@ -117,6 +117,7 @@ class TimedDeviceOver final : public TimedDevice {
         model_(options.model),
         numerics_(options.numerics),
         clock_(options.clock != nullptr ? *options.clock : steady_clock_),
+        trace_(options.trace),
         budget_(options.memory_limit_bytes != 0 ? options.memory_limit_bytes : model_.memory_bytes),
         ops_(inner.ops(), options),
         traits_(traits_of(model_)) {
@@ -139,15 +140,17 @@ class TimedDeviceOver final : public TimedDevice {
     if (kind == StreamKind::cpu)
       return std::make_unique<CpuStreamBesideTimed>(inner_.make_stream(kind, std::move(name)));
     std::unique_ptr<Stream> inner;
-    if (numerics_ == Numerics::on) inner = inner_.make_stream(kind, name);
-    return std::make_unique<TimedStream>(kind, std::move(name), std::move(inner), clock_, engines_);
+    if (numerics_ == Numerics::on)
+      inner = inner_.make_stream(kind, trace_ != nullptr ? name + ", numerics" : name);
+    return std::make_unique<TimedStream>(kind, std::move(name), std::move(inner), clock_, engines_, trace_);
   }
 
   void copy_to_device(Stream& stream, std::byte* device, const void* host, size_t size_bytes) override {
     TimedStream& timed = own(stream);
     if (timed.inner() != nullptr) inner_.copy_to_device(*timed.inner(), device, host, size_bytes);
     if (size_bytes == 0) return;
-    timed.occupy("copy_to_device", GpuEngine::copy_in, copy_ns(size_bytes, model_.copy_in_bytes_per_second));
+    timed.occupy({"copy_to_device", GpuEngine::copy_in, copy_ns(size_bytes, model_.copy_in_bytes_per_second),
+                  size_bytes});
   }
 
   void copy_to_host(Stream& stream, void* host, const std::byte* device, size_t size_bytes) override {
@@ -159,7 +162,8 @@ class TimedDeviceOver final : public TimedDevice {
       write_zeros = [host, size_bytes] { std::memset(host, 0, size_bytes); };
     }
     if (size_bytes == 0) return;
-    timed.occupy("copy_to_host", GpuEngine::copy_out, copy_ns(size_bytes, model_.copy_out_bytes_per_second),
+    timed.occupy({"copy_to_host", GpuEngine::copy_out, copy_ns(size_bytes, model_.copy_out_bytes_per_second),
+                  size_bytes},
                  std::move(write_zeros));
   }
 
@@ -179,6 +183,7 @@ class TimedDeviceOver final : public TimedDevice {
   const Numerics numerics_;
   SteadyClock steady_clock_;
   Clock& clock_;
+  Trace* const trace_;
   MemoryBudget budget_;
   EngineTimes engines_;
   TimedOps ops_;

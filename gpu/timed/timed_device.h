@@ -16,6 +16,7 @@ struct TimedDeviceOptions {
   Numerics numerics = Numerics::off;
   size_t memory_limit_bytes = 0;  // of the device tier; 0: the model's memory
   Clock* clock = nullptr;         // outlives the device; null: the machine's steady clock
+  Trace* trace = nullptr;         // of compute and copies, by the model; outlives the device. May be null
 };
 
 // A device whose ops and copies take the time that a modelled GPU would need, without using the CPU for it:

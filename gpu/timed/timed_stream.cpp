@@ -4,6 +4,8 @@
 #include <exception>
 #include <utility>
 
+#include "gpu/stream_trace.h"
+
 namespace sluice::gpu {
 namespace {
 
@@ -51,11 +53,12 @@ int64_t TimedEvent::time_ns() const {
 }
 
 TimedStream::TimedStream(StreamKind kind, std::string name, std::unique_ptr<Stream> inner, Clock& clock,
-                         EngineTimes& engines)
+                         EngineTimes& engines, Trace* trace)
     : Stream(kind, std::move(name)),
       clock_(clock),
       engines_(engines),
       inner_(std::move(inner)),
+      traced_(add_stream_lane(trace, *this)),
       thread_(kind, this->name()) {
   SLUICE_CHECK(kind != StreamKind::cpu);
 }
@@ -94,25 +97,26 @@ void TimedStream::run(Task) {
   SLUICE_CHECK(kind() == StreamKind::cpu, "run is for cpu streams");
 }
 
-void TimedStream::occupy(std::string_view name, GpuEngine engine, int64_t duration_ns,
-                         std::function<void()> host_work) {
+void TimedStream::occupy(const Work& work, std::function<void()> host_work) {
   thread_.enqueue(
-      {name, {}, [this, engine, duration_ns, submitted_ns = clock_.now_ns(), work = std::move(host_work)] {
-         go(engine, submitted_ns, duration_ns, work);
+      {work.name, {}, [this, work, submitted_ns = clock_.now_ns(), meanwhile = std::move(host_work)] {
+         go(work, submitted_ns, meanwhile);
+         if (traced_ != nullptr)
+           traced_->add(this_thread_label(), work.name, begin_ns_, time_ns_, work.moved_bytes);
        }});
 }
 
-void TimedStream::go(GpuEngine engine, int64_t submitted_ns, int64_t duration_ns,
-                     const std::function<void()>& host_work) {
+void TimedStream::go(const Work& work, int64_t submitted_ns, const std::function<void()>& host_work) {
   const int64_t ready_ns = std::max(time_ns_, submitted_ns);
   // So that streams come to a shared engine about in the order in which they are ready.
   if (ready_ns - clock_.now_ns() > kAheadNs) clock_.sleep_until(ready_ns);
-  time_ns_ = engines_.take(engine, ready_ns, duration_ns);
+  time_ns_ = engines_.take(work.engine, ready_ns, work.duration_ns);
+  begin_ns_ = time_ns_ - work.duration_ns;
   if (!host_work) return;
   const int64_t before_ns = clock_.now_ns();
   host_work();
   // Where it takes longer than the model: by its own length, as this thread may have come late.
-  time_ns_ = std::max(time_ns_, time_ns_ - duration_ns + (clock_.now_ns() - before_ns));
+  time_ns_ = std::max(time_ns_, begin_ns_ + (clock_.now_ns() - before_ns));
 }
 
 void TimedStream::follow(const Event& event) {

@@ -62,31 +62,37 @@ class TimedEvent final : public EventState {
 // later of both.
 class TimedStream final : public Stream {
  public:
-  // `inner` may be null. Clock and engines outlive the stream.
+  // `inner` and `trace` may be null. Clock, engines and trace outlive the stream.
   TimedStream(StreamKind kind, std::string name, std::unique_ptr<Stream> inner, Clock& clock,
-              EngineTimes& engines);
+              EngineTimes& engines, Trace* trace = nullptr);
   ~TimedStream() override;
 
   Event record() override;
   void wait(const Event& event) override;
   void run(Task task) override;
-  // Work of that length. `host_work`, which may be null, is done meanwhile by the stream's thread.
-  void occupy(std::string_view name, GpuEngine engine, int64_t duration_ns,
-              std::function<void()> host_work = nullptr);
+  struct Work {
+    std::string_view name;
+    GpuEngine engine = GpuEngine::compute;
+    int64_t duration_ns = 0;
+    size_t moved_bytes = 0;  // for the trace
+  };
+  // `host_work`, which may be null, is done meanwhile by the stream's thread.
+  void occupy(const Work& work, std::function<void()> host_work = nullptr);
   // Null where there are no numerics.
   Stream* inner() { return inner_.get(); }
 
  private:
-  void go(GpuEngine engine, int64_t submitted_ns, int64_t duration_ns,
-          const std::function<void()>& host_work);
+  void go(const Work& work, int64_t submitted_ns, const std::function<void()>& host_work);
   // Waits for what takes real time, on this stream's thread. Throws the event's error.
   void follow(const Event& event);
 
   Clock& clock_;
   EngineTimes& engines_;
   const std::unique_ptr<Stream> inner_;
-  int64_t time_ns_ = 0;  // the model has come this far; the thread's
-  CpuStream thread_;     // last: its tasks use the above
+  TraceLane* const traced_;  // may be null
+  int64_t begin_ns_ = 0;     // of the last work; the thread's
+  int64_t time_ns_ = 0;      // the model has come this far; likewise
+  CpuStream thread_;         // last: its tasks use the above
 };
 
 // A cpu stream beside timed ones: real work in real time.
