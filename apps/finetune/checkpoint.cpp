@@ -72,8 +72,11 @@ std::vector<SpillFolder> slab_folders(const fs::path& output, const StateOptions
   return drives;
 }
 
-Checkpoint::Checkpoint(fs::path output, const StateOptions& options)
-    : output_(std::move(output)), folder_(checkpoint_folder(output_)), options_(options) {
+Checkpoint::Checkpoint(fs::path output, const StateOptions& options, IoQueueDecorator decorate)
+    : output_(std::move(output)),
+      folder_(checkpoint_folder(output_)),
+      options_(options),
+      decorate_(std::move(decorate)) {
   identity_.kernel_table = gpu::host::kernel_table_id();
 }
 
@@ -161,7 +164,7 @@ std::unique_ptr<IoQueue> Checkpoint::make_queue(const IoChoice& choice) {
   std::unique_ptr<IoQueue> queue = make_io_queue(choice, &note);
   if (!note.empty() && !warned_) std::cerr << "warning: " << note << "\n";
   warned_ = warned_ || !note.empty();
-  return queue;
+  return decorate_ ? decorate_(std::move(queue)) : std::move(queue);
 }
 
 IoQueueFactory Checkpoint::queues() {

@@ -15,6 +15,7 @@
 #include "engine/store/folder_lock.h"
 #include "engine/store/manifest_folder.h"
 #include "engine/store/state_file.h"
+#include "io/observed_queue.h"
 
 namespace sluice::finetune {
 
@@ -30,8 +31,8 @@ std::vector<SpillFolder> slab_folders(const std::filesystem::path& output, const
 // destructor leaves nothing behind. Used by one thread, and outlives the trainer that it is given to.
 class Checkpoint {
  public:
-  // Touches nothing.
-  Checkpoint(std::filesystem::path output, const StateOptions& options);
+  // Touches nothing. `decorate` may be null; what it refers to outlives this.
+  Checkpoint(std::filesystem::path output, const StateOptions& options, IoQueueDecorator decorate = {});
   ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
@@ -76,6 +77,7 @@ class Checkpoint {
   const std::filesystem::path output_;
   const std::filesystem::path folder_;
   const StateOptions options_;
+  const IoQueueDecorator decorate_;
   bool made_output_ = false;
   bool taken_ = false;
   StateIdentity identity_;

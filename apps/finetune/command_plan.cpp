@@ -6,6 +6,7 @@
 #include "apps/finetune/output_folder.h"
 #include "apps/finetune/plan_alternatives.h"
 #include "apps/finetune/plan_report.h"
+#include "apps/finetune/run_trace.h"
 #include "apps/finetune/state_report.h"
 #include "apps/finetune/train_setup.h"
 #include "engine/base/error.h"
@@ -89,6 +90,7 @@ int refuse(const PlanOptions& options, TrainSetup& setup, const PlanDevice& devi
 }  // namespace
 
 int run_command(const PlanOptions& options) {
+  if (!options.train.trace.empty()) check_trace_path(options.train.trace);
   TrainSetup setup = set_up_training(options.train, WeightFiles::optional);
   const PlanDevice device(options, setup);
   for (const std::string& warning : setup.warnings) std::cerr << "warning: " << warning << "\n";
@@ -97,6 +99,7 @@ int run_command(const PlanOptions& options) {
     const Plan plan = Trainer::plan(device.device(), setup.model.config, setup.trainer);
     const Outlook outlook = look_ahead(options, setup, device, plan);
     print(options, plan, setup, outlook);
+    if (!options.train.trace.empty()) write_predicted_trace(options.train.trace, outlook.forecast);
     return all_go(outlook.verdicts) ? 0 : exit_code(ErrorKind::resource);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::resource) throw;

@@ -4,10 +4,12 @@
 #include "apps/finetune/checkpoint.h"
 #include "apps/finetune/commands.h"
 #include "apps/finetune/disk_use.h"
+#include "apps/finetune/io_guard.h"
 #include "apps/finetune/output_folder.h"
 #include "apps/finetune/plan_report.h"
 #include "apps/finetune/report.h"
 #include "apps/finetune/run_record.h"
+#include "apps/finetune/run_trace.h"
 #include "apps/finetune/train_setup.h"
 #include "apps/finetune/training_run.h"
 #include "apps/finetune/weights.h"
@@ -63,11 +65,23 @@ int interrupted_before_start(const InterruptWatch& watch, const Checkpoint& chec
   return interrupt_exit_code(watch.signal_number());
 }
 
+// What is to be seen beside the run is foretold before it, while the machine is idle. Null without --trace.
+std::shared_ptr<RunTrace> make_trace(const TrainOptions& options, const TrainSetup& setup, IoGuard& guard) {
+  if (!setup.runtime.trace) return nullptr;
+  Forecast forecast =
+      make_forecast(*setup.runtime.device, setup, {.gpu = {}, .spill_dirs = options.state.spill_dirs});
+  auto trace = std::make_shared<RunTrace>(options.trace, setup.runtime.trace, std::move(forecast));
+  guard.set_last_words([trace] { trace->write(); });
+  return trace;
+}
+
 }  // namespace
 
 int run_command(const TrainOptions& options) {
   const RunKind kind = options.state.resume ? RunKind::resumed : RunKind::new_run;
-  Checkpoint checkpoint(options.output, options.state);
+  if (!options.trace.empty()) check_trace_path(options.trace);
+  IoGuard guard(options.state.io_timeout);
+  Checkpoint checkpoint(options.output, options.state, guard.decorator());
   checkpoint.refuse_second_run();
   check_output_folder(options.output, kind);
   if (options.state.resume) (void)checkpoint.find_saved();
@@ -80,6 +94,8 @@ int run_command(const TrainOptions& options) {
   add_warning(check_disk(options, use, resumed && !checkpoint.drives_changed()), setup);
   add_warning(check_machine_memory(plan), setup);
   introduce(options, setup, plan, use);
+  guard.trace_into(setup.runtime.trace.get());
+  const std::shared_ptr<RunTrace> trace = make_trace(options, setup, guard);
 
   const PeakMemory memory;
   const InterruptWatch watch;
@@ -87,6 +103,7 @@ int run_command(const TrainOptions& options) {
   check_output_folder(options.output, kind);  // nobody else writes there from here on
   if (!checkpoint.open(setup.model.config, setup.trainer, watch))
     return interrupted_before_start(watch, checkpoint);
+  const TraceThread traced(setup.runtime.trace.get(), "trainer", trace_order::kTrainer);
   Trainer trainer(*setup.runtime.device, *setup.runtime.pool, setup.model.config, setup.trainer);
   if (resumed) {
     trainer.engine().restore();
@@ -95,7 +112,15 @@ int run_command(const TrainOptions& options) {
     load_weights(setup.model.folder, trainer.engine().store());
   }
   make_output_folder(options.output);
-  return TrainingRun({options, setup, trainer, checkpoint, memory, watch}, settings, resumed).run();
+  try {
+    const int code =
+        TrainingRun({options, setup, trainer, checkpoint, memory, watch, guard}, settings, resumed).run();
+    if (trace) trace->write();
+    return code;
+  } catch (...) {
+    if (trace) trace->write();
+    throw;
+  }
 }
 
 }  // namespace sluice::finetune

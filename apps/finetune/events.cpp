@@ -48,9 +48,10 @@ EventLog::EventLog(const std::filesystem::path& path, int64_t step) {
 }
 
 void EventLog::write(const nlohmann::ordered_json& event) {
-  if (!file_) return;
   // Paths and texts of the outside need not be UTF-8; the line must be.
   const std::string line = event.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  MutexLock lock(mutex_);
+  if (!file_) return;
   try {
     file_->write_at(line.data(), line.size(), offset_);
     offset_ += line.size();

@@ -206,6 +206,36 @@ void add_optimizer(OptionTable& table, TrainOptions& train) {
                     .aliases = {}});
 }
 
+// "FIRST:LAST", or one step.
+OptionValue trace_steps_value(TraceWindow& window) {
+  return {
+      .argument = "FIRST:LAST",
+      .default_text = "the first 4 and the last 4",
+      .implicit = "",
+      .words = {},
+      .assign = [&window](std::string_view text) {
+        const size_t colon = text.find(':');
+        const int64_t first = parse_integer(text.substr(0, colon));
+        const int64_t last = colon == std::string_view::npos ? first : parse_integer(text.substr(colon + 1));
+        if (first < 1 || last < first) {
+          throw Error(ErrorKind::usage, "'" + std::string(text) +
+                                            "' is no range of steps. Write it as 1:8; the first step is 1.");
+        }
+        window = {.first = first, .last = last, .newest = 0, .count = TraceWindow::Count::of_run};
+      }};
+}
+
+void add_trace(OptionTable& table, TrainOptions& train) {
+  table.add("Output", {.name = "trace",
+                       .value = text_value(train.trace, "FILE"),
+                       .help = "write what each lane did, and was predicted to do, for ui.perfetto.dev",
+                       .aliases = {}});
+  table.add("Output", {.name = "trace_steps",
+                       .value = trace_steps_value(train.trace_steps),
+                       .help = "steps in the trace",
+                       .aliases = {}});
+}
+
 void add_train(OptionTable& table, TrainOptions& train, Presence files) {
   add_model(table, train.model);
   add_output(table, train.output, files);
@@ -235,6 +265,7 @@ void add_train(OptionTable& table, TrainOptions& train, Presence files) {
                        .value = integer_value(train.logging_steps, kFromOne),
                        .help = "steps from one line on the screen to the next; events.jsonl has all",
                        .aliases = {"steps_per_report"}});
+  add_trace(table, train);
 }
 
 // What no single option can tell.

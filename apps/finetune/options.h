@@ -11,6 +11,7 @@
 #include "apps/finetune/state_options.h"
 #include "cpu_optim/adamw.h"
 #include "engine/base/dtype.h"
+#include "engine/base/trace.h"
 #include "engine/schedule/plan.h"
 
 namespace sluice::finetune {
@@ -67,6 +68,8 @@ struct TrainOptions {
   std::optional<DType> export_dtype;           // of the result: bf16 or f32; empty: as the model's files are
   int64_t logging_steps = 1;                   // on the screen; events.jsonl has every step
   bool json = false;                           // the result as one JSON object on standard output
+  std::string trace;                           // file to write; empty: none
+  TraceWindow trace_steps;                     // which steps are in it
 };
 
 struct PlanOptions {

@@ -89,10 +89,11 @@ std::unique_ptr<Dataset> open_data(const OpenModel& model, Tokenizer& tokenizer,
   return data;
 }
 
-Runtime open_runtime(const EngineOptions& options) {
+Runtime open_runtime(const EngineOptions& options, std::optional<TraceWindow> trace) {
   return make_runtime({.thread_count = static_cast<int>(options.threads),
                        .delay_seed = options.delay_seed,
-                       .check_hazards = options.check_hazards});
+                       .check_hazards = options.check_hazards,
+                       .trace = trace});
 }
 
 DType compute_dtype(const EngineOptions& options) {

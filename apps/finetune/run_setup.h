@@ -40,7 +40,7 @@ std::unique_ptr<Dataset> open_data(const OpenModel& model, Tokenizer& tokenizer,
 // Throws Error(data) where an id is outside of the model's vocabulary; `source` says where it stands.
 void check_ids(std::span<const int32_t> ids, const ModelConfig& config, const std::string& source);
 
-Runtime open_runtime(const EngineOptions& options);
+Runtime open_runtime(const EngineOptions& options, std::optional<TraceWindow> trace = {});
 DType compute_dtype(const EngineOptions& options);
 std::optional<size_t> device_limit(const EngineOptions& options);
 

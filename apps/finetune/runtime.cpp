@@ -17,6 +17,7 @@ namespace sluice::finetune {
 
 Runtime make_runtime(const RuntimeOptions& options) {
   Runtime runtime;
+  if (options.trace) runtime.trace = std::make_shared<Trace>(*options.trace);
   runtime.pool = make_pool(options.thread_count);
   gpu::OpsFactory factory = [](Executor& executor, gpu::Enqueue enqueue) {
     return gpu::make_host_ops(executor, std::move(enqueue));
@@ -30,7 +31,8 @@ Runtime make_runtime(const RuntimeOptions& options) {
                                           .make_ops = std::move(factory),
                                           .delay_seed = options.delay_seed,
                                           .check_hazards = options.check_hazards,
-                                          .on_violation = gpu::OnViolation::abort});
+                                          .on_violation = gpu::OnViolation::abort,
+                                          .trace = runtime.trace.get()});
   return runtime;
 }
 

@@ -83,6 +83,11 @@ void add_tiers(OptionTable& table, StateOptions& options) {
                     .value = io_value(options.io),
                     .help = "how to read and write the drives",
                     .aliases = {}});
+  table.add(group, {.name = "io_timeout",
+                    .value = real_value(options.io_timeout, {.minimum = 0}),
+                    .help = "seconds after which a transfer that has not returned is told; after four times "
+                            "as many the run ends; 0: never",
+                    .aliases = {}});
   table.add(group, {.name = "ssd_write_limit",
                     .value = size_value(options.ssd_write_limit, "none"),
                     .help = "refuse a run that would write more to the drives",
@@ -158,6 +163,7 @@ nlohmann::ordered_json state_json(const StateOptions& options) {
           {"spill", name(options.spill)},
           {"layer_inputs", name(options.layer_inputs)},
           {"io", name(options.io)},
+          {"io_timeout", options.io_timeout},
           {"ssd_write_limit", options.ssd_write_limit ? Json(*options.ssd_write_limit) : Json()},
           {"save_steps", options.save_interval()},
           {"resume", options.resume}};

@@ -19,6 +19,7 @@ struct StateOptions {
   Spill spill = Spill::automatic;
   LayerInputs layer_inputs = LayerInputs::automatic;
   IoChoice::Engine io = IoChoice::Engine::automatic;
+  double io_timeout = 120;                  // seconds until a transfer counts as late; 0: never
   std::optional<int64_t> save_steps;        // empty: see save_interval()
   std::optional<uint64_t> ssd_write_limit;  // bytes of the whole run
   bool resume = false;

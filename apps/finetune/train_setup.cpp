@@ -100,7 +100,9 @@ TrainSetup set_up_training(const TrainOptions& options, WeightFiles weights) {
   TrainSetup setup{.model = weights == WeightFiles::needed ? open_model(options.model)
                                                            : open_model_shape(options.model)};
   if (!options.data.data.empty()) open_training_data(options, setup);
-  setup.runtime = open_runtime(options.engine);
+  std::optional<TraceWindow> trace;
+  if (!options.trace.empty()) trace = options.trace_steps;
+  setup.runtime = open_runtime(options.engine, trace);
   setup.trainer = trainer_options(options, setup);
   return setup;
 }

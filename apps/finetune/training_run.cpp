@@ -43,14 +43,15 @@ TrainingRun::TrainingRun(const Parts& parts, nlohmann::ordered_json settings,
               progress_.facts.steps + 1),
       seconds_before_(progress_.facts.seconds) {
   const Plan& plan = parts.trainer.engine().plan();
-  events_.write(
-      resumed ? resume_event(parts.options, parts.setup, plan, progress_.facts.steps, events_.dropped_steps())
-              : start_event(parts.options, parts.setup, plan));
+  parts.guard.set_log(events_);
+  events_->write(resumed ? resume_event(parts.options, parts.setup, plan, progress_.facts.steps,
+                                        events_->dropped_steps())
+                         : start_event(parts.options, parts.setup, plan));
 }
 
-EventLog TrainingRun::open_events(const std::optional<RunProgress>& resumed) const {
+std::shared_ptr<EventLog> TrainingRun::open_events(const std::optional<RunProgress>& resumed) const {
   const std::filesystem::path path = std::filesystem::path(parts_.options.output) / kEventsName;
-  return resumed ? EventLog(path, resumed->facts.steps) : EventLog(path);
+  return resumed ? std::make_shared<EventLog>(path, resumed->facts.steps) : std::make_shared<EventLog>(path);
 }
 
 int TrainingRun::run() {
@@ -86,6 +87,8 @@ void TrainingRun::train() {
 
 void TrainingRun::step() {
   RunFacts& run = progress_.facts;
+  this_thread_label().step = run.steps + 1;
+  if (Trace* trace = parts_.setup.runtime.trace.get()) trace->begin_step(run.steps + 1);
   StepWindow window = parts_.setup.batcher->window(progress_.cursor);
   const Clock::time_point begin = Clock::now();
   StepFacts facts{.step = run.steps + 1, .learning_rate = schedule_.at(run.steps)};
@@ -96,7 +99,7 @@ void TrainingRun::step() {
   refuse_bad_loss(facts);
   count(facts);
   progress_.cursor = window.next;
-  events_.write(step_event(facts));
+  events_->write(step_event(facts));
   screen_.show({.step = facts.step,
                 .epoch = facts.epoch,
                 .loss = facts.report.loss,
@@ -180,7 +183,7 @@ void TrainingRun::tell_failed_save(int64_t step, const std::exception& error) {
   std::cerr << "warning: the state after step " << step << " could not be saved: " << error.what();
   if (saved_step_ > 0) std::cerr << " The one after step " << saved_step_ << " is kept.";
   std::cerr << "\n";
-  events_.write({{"event", "save_failed"}, {"step", step}, {"message", error.what()}});
+  events_->write({{"event", "save_failed"}, {"step", step}, {"message", error.what()}});
 }
 
 // Where it failed in the background, it is tried once more.
@@ -199,7 +202,7 @@ int TrainingRun::stop() {
   if (steps > 0 && saved_step_ != steps) std::cerr << "Saving the state after step " << steps << "\n";
   save_now();
   if (saved_step_ != steps) throw *save_error_;
-  events_.write({{"event", "interrupted"}, {"step", steps}, {"signal", signal_number}});
+  events_->write({{"event", "interrupted"}, {"step", steps}, {"signal", signal_number}});
   std::cerr << "Interrupted after step " << steps << " of " << parts_.setup.total_steps << ". ";
   if (steps > 0) {
     std::cerr << "The state is saved in " << parts_.checkpoint.folder().string()
@@ -220,7 +223,7 @@ int TrainingRun::finish() {
                               parts_.options.output, parts_.options.export_dtype);
   parts_.checkpoint.discard();
   run.peak = peak();
-  events_.write(end_event(run, parts_.options.output));
+  events_->write(end_event(run, parts_.options.output));
   tell_result();
   return 0;
 }
@@ -272,7 +275,7 @@ void TrainingRun::fail(const std::exception& error) {
     begin_save();
     settle_save();
   }
-  events_.write({{"event", "error"}, {"step", progress_.facts.steps + 1}, {"message", error.what()}});
+  events_->write({{"event", "error"}, {"step", progress_.facts.steps + 1}, {"message", error.what()}});
   try {
     const nlohmann::json record = parts_.checkpoint.saved_record();
     if (record.is_null()) {

@@ -6,6 +6,7 @@
 #include "apps/common/interrupt.h"
 #include "apps/finetune/checkpoint.h"
 #include "apps/finetune/events.h"
+#include "apps/finetune/io_guard.h"
 #include "apps/finetune/learning_rate.h"
 #include "apps/finetune/progress.h"
 #include "apps/finetune/run_record.h"
@@ -26,9 +27,13 @@ class TrainingRun {
     Checkpoint& checkpoint;
     const PeakMemory& memory;
     const InterruptWatch& watch;
+    IoGuard& guard;
   };
   // `settings` are run_settings(). With `resumed` the trainer has that state already.
   TrainingRun(const Parts& parts, nlohmann::ordered_json settings, const std::optional<RunProgress>& resumed);
+  ~TrainingRun() { parts_.guard.set_log(nullptr); }
+  TrainingRun(const TrainingRun&) = delete;
+  TrainingRun& operator=(const TrainingRun&) = delete;
 
   // To the end, or until a signal: the exit code. Throws what went wrong, after writing it down and saving
   // what steps have been done. A state that could not be saved on the way is told and ends nothing; the last
@@ -36,7 +41,7 @@ class TrainingRun {
   int run();
 
  private:
-  EventLog open_events(const std::optional<RunProgress>& resumed) const;
+  std::shared_ptr<EventLog> open_events(const std::optional<RunProgress>& resumed) const;
   int stop_signal() const;
   void train();
   void step();
@@ -66,7 +71,7 @@ class TrainingRun {
   int64_t saved_step_ = 0;
   int64_t failed_step_ = 0;          // whose state could not be saved, the last such
   std::optional<Error> save_error_;  // of it
-  EventLog events_;
+  const std::shared_ptr<EventLog> events_;
   Progress screen_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   const double seconds_before_;  // of earlier parts of the run

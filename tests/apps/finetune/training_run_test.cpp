@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <functional>
 #include <gmock/gmock.h>
+#include <iostream>
 #include <string>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -27,8 +28,10 @@ enum class Fault {
   slab_read,
   slab_sync,
   folder_sync,  // of a folder, after a name appeared in it
+  slab_hang,    // a write that never returns, and the clock of the watchdog runs on
 };
 std::atomic<Fault> fault = Fault::none;
+std::atomic<int64_t> watchdog_now_ns = 1;
 
 bool is_file(int descriptor, const char* middle, const char* end) {
   char path[4096];
@@ -54,6 +57,10 @@ ssize_t pwrite(int descriptor, const void* data, size_t size, off_t offset) {
   if (fault == Fault::manifest_full && is_file(descriptor, "/generation-", ".manifest.partial"))
     return fail(ENOSPC);
   if (fault == Fault::slab_write && is_slab(descriptor)) return fail(EIO);
+  if (fault == Fault::slab_hang && is_slab(descriptor)) {
+    watchdog_now_ns += 1'000'000'000'000;
+    while (true) ::pause();
+  }
   return ::syscall(SYS_pwrite64, descriptor, data, size, offset);
 }
 
@@ -104,7 +111,9 @@ class TrainingRunTest : public test::CliTrial {
                                    "--learning_rate", "1e-3", "--max_steps", "6", "--io", "threads"},
                                   more));
     const auto& options = std::get<TrainOptions>(command);
-    Checkpoint checkpoint(options.output, options.state);
+    IoGuard guard(options.state.io_timeout, [] { return watchdog_now_ns.load(); });
+    guard.set_last_words(last_words_);
+    Checkpoint checkpoint(options.output, options.state, guard.decorator());
     TrainSetup setup = set_up_training(options);
     std::optional<RunProgress> resumed;
     if (options.state.resume) resumed = recorded_progress(checkpoint.find_saved().facts.run);
@@ -125,8 +134,8 @@ class TrainingRunTest : public test::CliTrial {
       if (between) between(++step);
     });
     make_output_folder(options.output);
-    return TrainingRun({options, setup, trainer, checkpoint, memory, watch}, run_settings(options, setup),
-                       resumed)
+    return TrainingRun({options, setup, trainer, checkpoint, memory, watch, guard},
+                       run_settings(options, setup), resumed)
         .run();
   }
   // The Error that ends it.
@@ -179,6 +188,8 @@ class TrainingRunTest : public test::CliTrial {
     EXPECT_EQ(losses_and_hash(), expected);
   }
 
+  std::function<void()> last_words_;  // of a run that is given up
+
   // Where the states are, each saved after every step.
   std::vector<Arguments> places() const {
     const std::string drive = folder_ / "drive";
@@ -187,6 +198,29 @@ class TrainingRunTest : public test::CliTrial {
             {"--save_steps", "1", "--spill_dir", drive, "--spill", "all"}};
   }
 };
+
+// The process ends with the transfer in flight. What it leaves is looked at from within: nobody else knows
+// its folder, or would remove it.
+using TrainingRunDeathTest = TrainingRunTest;
+TEST_F(TrainingRunDeathTest, ATransferThatNeverReturnsIsNamedAndEndsTheRun) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string drive = folder_ / "drive";
+  last_words_ = [this] {
+    const json late = events("io_late").at(0), error = events("error").at(0);
+    std::cerr << "saved after step " << saved_step() << ", " << late["kind"] << late["work"] << late["step"]
+              << ", same transfer " << (late["offset"] == error["offset"] && late["file"] == error["file"]);
+    fs::remove_all(folder_.path());
+    std::cerr << ", removed " << !fs::exists(folder_.path()) << "\n";
+  };
+  EXPECT_EXIT(
+      train({"--save_steps", "1", "--spill_dir", drive, "--spill", "all", "--io_timeout", "0.4"},
+            struck(Fault::slab_hang, 3, -1)),
+      ::testing::ExitedWithCode(1),
+      "warning: the write of [0-9]+ bytes of .*state-.*slab at offset [0-9]+ \\(write states of .*, step "
+      "3\\) has not returned for .*\n"
+      "finetune: the write of .*hangs.*--resume.*\n"
+      "saved after step 2, \"write\"\"write states of .*\"3, same transfer 1, removed 1");
+}
 
 TEST_F(TrainingRunTest, ASaveThatFailsEndsNothing) {
   const json expected = undisturbed();
