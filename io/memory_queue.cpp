@@ -50,6 +50,7 @@ void MemoryQueue::start(std::span<const IoRequest> requests) {
       const double share = static_cast<double>(random_below(1001)) / 1000;
       waiting.due += std::chrono::duration_cast<Clock::duration>(
           std::chrono::duration<double>(fault->delay_seconds * share));
+      waiting.turns = static_cast<int>(random_below(static_cast<size_t>(fault->delay_turns) + 1));
     }
     waiting_.push_back(waiting);
   }
@@ -94,7 +95,7 @@ std::optional<size_t> MemoryQueue::pick() {
   const auto now = Clock::now();
   std::vector<size_t> ready;
   for (size_t i = 0; i < waiting_.size(); ++i)
-    if (waiting_[i].due <= now) ready.push_back(i);
+    if (waiting_[i].due <= now && --waiting_[i].turns < 0) ready.push_back(i);
   if (ready.empty()) return std::nullopt;
   return options_.order == Options::Order::any ? ready[random_below(ready.size())] : ready.front();
 }

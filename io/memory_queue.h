@@ -25,10 +25,12 @@ class MemoryDisk {
  public:
   // Room for data; a write beyond it is cut short, then ENOSPC.
   explicit MemoryDisk(uint64_t capacity_bytes = UINT64_MAX) : capacity_bytes_(capacity_bytes) {}
+  virtual ~MemoryDisk() = default;
 
-  // As pread and pwrite: bytes, or -errno.
-  int64_t read(int descriptor, std::byte* out, size_t size_bytes, uint64_t offset) EXCLUDES(mutex_);
-  int64_t write(int descriptor, const std::byte* data, size_t size_bytes, uint64_t offset) EXCLUDES(mutex_);
+  // As pread and pwrite: bytes, or -errno. A test may put faults of its own before them.
+  virtual int64_t read(int descriptor, std::byte* out, size_t size_bytes, uint64_t offset) EXCLUDES(mutex_);
+  virtual int64_t write(int descriptor, const std::byte* data, size_t size_bytes, uint64_t offset)
+      EXCLUDES(mutex_);
   uint64_t used_bytes() const EXCLUDES(mutex_);
 
  private:
@@ -56,13 +58,14 @@ struct IoFault {
     torn_write,      // a write fails with error_number; some of its 512-byte sectors, from the first on, are
                      // there
     short_transfer,  // some of the bytes only
-    delay,           // ends up to delay_seconds later
+    delay,           // ends up to delay_seconds later, and after up to delay_turns looks at what is in flight
     bit_flip,        // a read succeeds, with one wrong bit in memory
   };
   static constexpr size_t kKindCount = 5;
   Kind kind = Kind::error;
   int error_number = 5;  // EIO
   double delay_seconds = 0;
+  int delay_turns = 0;
   double rate = 1;
   int times = INT32_MAX;
   std::optional<uint64_t> request = {};      // only the n-th that the queue started, from 0
@@ -108,6 +111,7 @@ class MemoryQueue final : public IoQueue {
     uint64_t number = 0;  // of the request, among all that were started
     uint64_t data_hash = 0;
     Clock::time_point due;
+    int turns = 0;  // until it may end
   };
 
   bool strikes(IoFault& fault, const Waiting& waiting);

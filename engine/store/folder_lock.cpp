@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cerrno>
 #include <string>
+#include <string_view>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "engine/base/error.h"
@@ -15,15 +16,29 @@
 namespace sluice {
 namespace {
 
+// What tells the processes of this system from those of a container on it, or of another machine whose folder
+// this is as well: their pids say nothing here.
+std::string pid_space() {
+  std::array<char, 64> space{};
+  const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size());
+  struct utsname system {};
+  const std::string host = ::uname(&system) == 0 ? system.nodename : "?";
+  return std::string(space.data(), static_cast<size_t>(std::max<ssize_t>(0, length))) + " on " + host;
+}
+
 // " (pid 123)", or nothing: the holder has not written it yet.
 std::string holder(const File& file) {
-  std::array<char, 16> text{};
-  const ssize_t count = ::pread(file.descriptor(), text.data(), text.size(), 0);
-  std::string digits;
-  for (ssize_t i = 0; i < count && std::isdigit(static_cast<unsigned char>(text[static_cast<size_t>(i)]));
-       ++i)
-    digits += text[static_cast<size_t>(i)];
-  return digits.empty() ? "" : " (pid " + digits + ")";
+  std::array<char, 512> bytes{};
+  const ssize_t count = ::pread(file.descriptor(), bytes.data(), bytes.size(), 0);
+  const std::string_view text(bytes.data(), static_cast<size_t>(std::max<ssize_t>(0, count)));
+  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
+  if (digits == 0) return "";
+  const std::string pid = " (pid " + std::string(text.substr(0, digits));
+  const std::string_view space = text.substr(std::min(digits + 1, text.size()));
+  const size_t host = space.find(" on ");
+  if (host == std::string_view::npos || space == pid_space() + "\n") return pid + ")";
+  return pid + " of another container or machine:" + std::string(space.substr(host + 3, space.find('\n') - host - 3)) +
+         ")";
 }
 
 // A holder that removes its folder may have removed the file between our open and our lock.
@@ -51,8 +66,8 @@ File locked_file(const std::filesystem::path& folder) {
   if (result != 0) throw_file_error("lock", file.path(), errno);
   if (!is_still_there(file)) return locked_file(folder);
   if (::ftruncate(file.descriptor(), 0) != 0) throw_file_error("truncate", file.path(), errno);
-  const std::string pid = std::to_string(::getpid()) + "\n";
-  file.write_at(pid.data(), pid.size(), 0);
+  const std::string self = std::to_string(::getpid()) + " " + pid_space() + "\n";
+  file.write_at(self.data(), self.size(), 0);
   return file;
 }
 

@@ -161,8 +161,8 @@ void StateFile::transfer(IoQueue& queue, std::span<const StatePiece> pieces,
                          std::span<const IoRequest> requests) const {
   try {
     return run_all(queue, requests);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::runtime) throw;
+  } catch (const Error&) {
+    // Of which piece it was, retry() will say, should it come again.
   }
   for (const IoRequest& request : requests) retry(queue, pieces[request.tag], request);
 }

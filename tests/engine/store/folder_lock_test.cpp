@@ -1,8 +1,10 @@
 #include "engine/store/folder_lock.h"
 
 #include <csignal>
+#include <cstring>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,6 +54,12 @@ class Holder {
   pid_t pid_ = -1;
 };
 
+void create_or_replace(const std::filesystem::path& path, const std::string& contents) {
+  std::filesystem::remove(path);
+  create_private_file(path);
+  test::write_all(path, contents);
+}
+
 TEST(FolderLock, ASecondProcessIsRefusedWithTheHoldersPid) {
   const TemporaryFolder folder;
   Holder holder(folder.path());
@@ -60,7 +68,101 @@ TEST(FolderLock, ASecondProcessIsRefusedWithTheHoldersPid) {
   holder.kill();
   EXPECT_TRUE(std::filesystem::exists(folder / "lock")) << "stale, and no obstacle:";
   const FolderLock lock(folder.path());
-  EXPECT_EQ(test::read_all(folder / "lock"), std::to_string(::getpid()) + "\n");
+  EXPECT_TRUE(test::read_all(folder / "lock").starts_with(std::to_string(::getpid()) + " "));
+}
+
+// The pid in the file of a run that died may be another process's by now, which has nothing to do with it.
+TEST(FolderLock, APidThatWasUsedAgainHoldsNothing) {
+  const TemporaryFolder folder, other;
+  std::string left;
+  {
+    Holder holder(folder.path());
+    left = test::read_all(folder / "lock");
+  }
+  const Holder alive(other.path());
+  left.replace(0, left.find(' '), std::to_string(alive.pid()));
+  test::write_all(folder / "lock", left);
+  const FolderLock lock(folder.path());
+  EXPECT_TRUE(test::read_all(folder / "lock").starts_with(std::to_string(::getpid()) + " "));
+}
+
+// Longer ones of an older version, or of a run that died within its write, leave nothing behind either.
+TEST(FolderLock, WhatADeadRunLeftInTheFileIsNoObstacle) {
+  const TemporaryFolder folder;
+  for (const std::string& left : {std::string(), std::string("12"), std::string(5000, '7'), std::string("-1\n")}) {
+    create_or_replace(folder / "lock", left);
+    const FolderLock lock(folder.path());
+    EXPECT_TRUE(test::read_all(folder / "lock").starts_with(std::to_string(::getpid()) + " "));
+    EXPECT_LT(test::read_all(folder / "lock").size(), 512u);
+  }
+}
+
+// A run may die while a program that it started lives on.
+TEST(FolderLock, AProgramThatTheHolderStartedDoesNotKeepIt) {
+  const TemporaryFolder folder;
+  int pipe[2];
+  ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    const FolderLock lock(folder.path());
+    const pid_t program = ::fork();
+    if (program == 0) {
+      ::execlp("sleep", "sleep", "1000", nullptr);
+      ::_exit(1);
+    }
+    if (::write(pipe[1], &program, sizeof(program)) == static_cast<ssize_t>(sizeof(program))) ::pause();
+    ::_exit(1);
+  }
+  ::close(pipe[1]);
+  pid_t program = -1;
+  char byte;
+  ASSERT_EQ(::read(pipe[0], &program, sizeof(program)), static_cast<ssize_t>(sizeof(program)));
+  ::kill(pid, SIGKILL);
+  ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
+  EXPECT_EQ(::read(pipe[0], &byte, 1), 0) << "ends when the program has been started, and with it its copies";
+  EXPECT_EQ(::kill(program, 0), 0);
+  { const FolderLock lock(folder.path()); }
+  ::kill(program, SIGKILL);
+  ::close(pipe[0]);
+}
+
+// As in a container: the holder's pid is 1 there, and another process's here.
+TEST(FolderLock, AHolderInAnotherPidNamespaceIsSaidToBeThere) {
+  const TemporaryFolder folder;
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    if (::unshare(CLONE_NEWPID) != 0) ::_exit(77);
+    const pid_t first = ::fork();
+    if (first == 0) {
+      // Its /proc is still the outer one's, which names the namespace all the same.
+      const FolderLock lock(folder.path());
+      if (::write(pipe[1], "x", 1) == 1) ::pause();
+      ::_exit(1);
+    }
+    (void)!::write(pipe[1], &first, sizeof(first));  // as it is called out here
+    ::waitpid(first, nullptr, 0);
+    ::_exit(0);
+  }
+  ::close(pipe[1]);
+  // The child's byte, and its pid: in either order.
+  char said[1 + sizeof(pid_t)];
+  size_t count = 0;
+  for (ssize_t more; count < sizeof(said) && (more = ::read(pipe[0], said + count, sizeof(said) - count)) > 0;)
+    count += static_cast<size_t>(more);
+  ::close(pipe[0]);
+  if (count == sizeof(said)) {
+    expect_error(ErrorKind::usage, {"(pid 1 of another container or machine: "},
+                 [&] { FolderLock lock(folder.path()); });
+    pid_t first = -1;
+    std::memcpy(&first, said + (said[0] == 'x' && said[sizeof(pid_t)] != 'x' ? 1 : 0), sizeof(first));
+    ::kill(first, SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+  if (count < sizeof(said)) GTEST_SKIP() << "this user may not make a pid namespace";
+  const FolderLock lock(folder.path());
 }
 
 TEST(FolderLock, IsGivenBack) {
