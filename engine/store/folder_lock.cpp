@@ -37,8 +37,8 @@ std::string holder(const File& file) {
   const std::string_view space = text.substr(std::min(digits + 1, text.size()));
   const size_t host = space.find(" on ");
   if (host == std::string_view::npos || space == pid_space() + "\n") return pid + ")";
-  return pid + " of another container or machine:" + std::string(space.substr(host + 3, space.find('\n') - host - 3)) +
-         ")";
+  return pid + " of another container or machine:" +
+         std::string(space.substr(host + 3, space.find('\n') - host - 3)) + ")";
 }
 
 // A holder that removes its folder may have removed the file between our open and our lock.

@@ -94,8 +94,12 @@ class Decoder {
     std::memcpy(&header, bytes_.data(), sizeof(header));
     if (std::string_view(header.magic, sizeof(header.magic)) != kMagic) fail("it begins with something else");
     if (header.version != kVersion) {
-      fail("its format has version " + std::to_string(header.version) + ", this program reads " +
-           std::to_string(kVersion));
+      const std::string versions = "its format has version " + std::to_string(header.version) +
+                                   ", this program reads " + std::to_string(kVersion);
+      if (!hash_fits()) fail(versions);
+      // Not damage: an older generation must not take its place.
+      throw Error(ErrorKind::usage, path_.string() + " was written by another version of this program: " +
+                                        versions + ". Go on with that version, or start anew elsewhere.");
     }
     // Each count against what is there, before anything is multiplied or added.
     uint64_t left = bytes_.size() - sizeof(header) - kHashBytes;
@@ -106,10 +110,15 @@ class Decoder {
     left -= slot_bytes;
     if (header.checksum_count != left / sizeof(uint64_t) || left % sizeof(uint64_t) != 0)
       fail("its size does not fit its checksums");
+    if (!hash_fits()) fail("its own checksum differs");
+    return header;
+  }
+
+  // Magic, version and this hash lie in the same places in every version.
+  bool hash_fits() const {
     uint64_t hash;
     std::memcpy(&hash, bytes_.data() + bytes_.size() - kHashBytes, kHashBytes);
-    if (hash != XXH3_64bits(bytes_.data(), bytes_.size() - kHashBytes)) fail("its own checksum differs");
-    return header;
+    return hash == XXH3_64bits(bytes_.data(), bytes_.size() - kHashBytes);
   }
 
   Json parsed(std::string_view text) const {

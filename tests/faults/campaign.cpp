@@ -68,7 +68,7 @@ Deed draw_deed(Draws& draws, FaultKind kind) {
 Fault draw_fault(Draws& draws, FaultKind kind) {
   Fault fault{.kind = kind, .deed = draw_deed(draws, kind)};
   const bool transfer = fault.deed <= Deed::scratch_write;
-  fault.nth = transfer                       ? draws.of_any_size(9)
+  fault.nth = transfer                       ? draws.of_any_size(8)
               : fault.deed == Deed::allocate ? draws.below(4)
                                              : draws.below(20);
   switch (kind) {
@@ -105,7 +105,7 @@ std::vector<Fault> draw_faults(Draws& draws) {
   std::vector<Fault> faults;
   if (draws.one_in(3))
     faults.push_back(draw_fault(draws, draws.one_in(4) ? FaultKind::kill : FaultKind::power_cut));
-  for (uint64_t more = draws.below(faults.empty() ? 4 : 2); more > 0; --more) {
+  for (uint64_t more = faults.empty() ? 1 + draws.below(4) : draws.below(3); more > 0; --more) {
     const auto kind = static_cast<FaultKind>(draws.below(kFaultKinds - 2));
     if (kind != FaultKind::late && kind != FaultKind::stored_flip) faults.push_back(draw_fault(draws, kind));
   }

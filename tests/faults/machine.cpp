@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/base/error.h"
+#include "engine/base/math.h"
 #include "tests/faults/system_calls.h"
 #include "tests/support/tiny_model.h"
 
@@ -408,7 +409,8 @@ bool Machine::was_damaged(const std::string& message) const {
     if (found == std::string::npos || size_end == std::string::npos) return false;
     const uint64_t begin = std::strtoull(message.c_str() + found + place.size(), nullptr, 10);
     const uint64_t size = std::strtoull(message.c_str() + message.rfind('(', size_end) + 1, nullptr, 10);
-    return damage.begin < begin + size && begin < damage.end;
+    // The zeros up to the page's end count as well.
+    return damage.begin < begin + round_up(size, uint64_t{kIoAlignment}) && begin < damage.end;
   });
 }
 

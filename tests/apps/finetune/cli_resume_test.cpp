@@ -8,82 +8,20 @@
 #include <sys/stat.h>
 
 #include "engine/store/manifest_folder.h"
-#include "tests/support/cli_trial.h"
+#include "tests/support/resume_trial.h"
 
 namespace sluice {
 namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::kInterrupted;
 using test::Outcome;
+using test::run_results;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kInterrupted = 143;
-
-constexpr const char* kRows =
-    "{\"prompt\": \"Who are you?\", \"completion\": \" A sluice.\"}\n"
-    "{\"prompt\": \"What is a sluice?\", \"completion\": \" A gate for water.\"}\n"
-    "{\"prompt\": \"Why?\", \"completion\": \" To let through what fits, and to hold what does not.\"}\n"
-    "{\"prompt\": \"And then?\", \"completion\": \" The rest.\"}\n"
-    "{\"prompt\": \"More?\", \"completion\": \" Water finds its level, and what is held back finds its way "
-    "around.\"}\n";
-
-// All that a run computes: of each step, and at the end.
-json run_results(const fs::path& output) {
-  json found = json::array();
-  for (const json& event : test::read_events(output)) {
-    if (event["event"] == "step") {
-      found.push_back({event["step"], event["loss"], event["grad_norm"], event["learning_rate"],
-                       event["epoch"], event["tokens"]});
-    }
-    if (event["event"] == "end") {
-      found.push_back({event["state_hash"], event["steps"], event["loss"], event["train_loss"],
-                       event["tokens"], event["label_tokens"], event["skipped_steps"]});
-    }
-  }
-  return found;
-}
-
-class CliResume : public test::CliTrial {
- protected:
-  CliResume() : CliTrial(kRows) {}
-
-  // Five rows, two a step: the last step of an epoch is shorter.
-  Arguments train_arguments(const fs::path& output, const Arguments& more = {}) const {
-    return joined({"train", "--model", model_, "--data", data_, "--output", output, "--learning_rate", "1e-3",
-                   "--warmup_steps", "2", "--gradient_accumulation_steps", "2"},
-                  more);
-  }
-  Outcome train(const fs::path& output, const Arguments& more = {}) const {
-    return run(train_arguments(output, more));
-  }
-  Arguments spill(const std::string& drives, const std::string& what = "all") const {
-    std::string list;
-    std::istringstream names(drives);
-    for (std::string name; std::getline(names, name, ',');)
-      list += (list.empty() ? "" : ",") + (folder_ / name).string();
-    return {"--spill_dir", list, "--spill", what};
-  }
-  // Of an undisturbed run of `steps`.
-  json expected(const std::string& steps, const Arguments& more = {}) const {
-    const fs::path output = folder_ / "undisturbed";
-    const Outcome outcome = train(output, joined({"--max_steps", steps}, more));
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
-    return run_results(output);
-  }
-  // Runs until after step 3 of six, as if a signal had come.
-  void interrupt(const fs::path& output, const Arguments& more = {}) const {
-    const Outcome outcome = train(output, joined({"--max_steps", "6", "--stop_after", "3"}, more));
-    EXPECT_EQ(outcome.code, kInterrupted) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("Interrupted after step 3 of 6"));
-    EXPECT_THAT(outcome.err, HasSubstr("--resume"));
-  }
-  Outcome resume(const fs::path& output, const Arguments& more = {}) const {
-    return train(output, joined({"--max_steps", "6", "--resume"}, more));
-  }
-  fs::path checkpoint() const { return output_ / "checkpoint"; }
-};
+class CliResume : public test::ResumeTrial {};
 
 std::vector<std::string> model_files() {
   return {"config.json", "events.jsonl", "generation_config.json", "model.safetensors", "tokenizer.json"};

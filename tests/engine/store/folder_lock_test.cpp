@@ -1,7 +1,6 @@
 #include "engine/store/folder_lock.h"
 
 #include <csignal>
-#include <cstring>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -89,7 +88,8 @@ TEST(FolderLock, APidThatWasUsedAgainHoldsNothing) {
 // Longer ones of an older version, or of a run that died within its write, leave nothing behind either.
 TEST(FolderLock, WhatADeadRunLeftInTheFileIsNoObstacle) {
   const TemporaryFolder folder;
-  for (const std::string& left : {std::string(), std::string("12"), std::string(5000, '7'), std::string("-1\n")}) {
+  for (const std::string& left :
+       {std::string(), std::string("12"), std::string(5000, '7'), std::string("-1\n")}) {
     create_or_replace(folder / "lock", left);
     const FolderLock lock(folder.path());
     EXPECT_TRUE(test::read_all(folder / "lock").starts_with(std::to_string(::getpid()) + " "));
@@ -129,39 +129,38 @@ TEST(FolderLock, AProgramThatTheHolderStartedDoesNotKeepIt) {
 // As in a container: the holder's pid is 1 there, and another process's here.
 TEST(FolderLock, AHolderInAnotherPidNamespaceIsSaidToBeThere) {
   const TemporaryFolder folder;
-  int pipe[2];
-  ASSERT_EQ(::pipe(pipe), 0);
+  int held[2], named[2];
+  ASSERT_EQ(::pipe(held), 0);
+  ASSERT_EQ(::pipe(named), 0);
   const pid_t pid = ::fork();
   if (pid == 0) {
-    if (::unshare(CLONE_NEWPID) != 0) ::_exit(77);
+    if (::unshare(CLONE_NEWPID) != 0) ::_exit(1);
     const pid_t first = ::fork();
     if (first == 0) {
-      // Its /proc is still the outer one's, which names the namespace all the same.
       const FolderLock lock(folder.path());
-      if (::write(pipe[1], "x", 1) == 1) ::pause();
+      if (::write(held[1], "x", 1) == 1) ::pause();
       ::_exit(1);
     }
-    (void)!::write(pipe[1], &first, sizeof(first));  // as it is called out here
+    // The pid that it has out here.
+    if (::write(named[1], &first, sizeof(first)) != static_cast<ssize_t>(sizeof(first))) ::_exit(1);
     ::waitpid(first, nullptr, 0);
     ::_exit(0);
   }
-  ::close(pipe[1]);
-  // The child's byte, and its pid: in either order.
-  char said[1 + sizeof(pid_t)];
-  size_t count = 0;
-  for (ssize_t more; count < sizeof(said) && (more = ::read(pipe[0], said + count, sizeof(said) - count)) > 0;)
-    count += static_cast<size_t>(more);
-  ::close(pipe[0]);
-  if (count == sizeof(said)) {
+  ::close(held[1]);
+  ::close(named[1]);
+  pid_t first = -1;
+  char byte;
+  const bool is_held = ::read(named[0], &first, sizeof(first)) == static_cast<ssize_t>(sizeof(first)) &&
+                       ::read(held[0], &byte, 1) == 1;
+  ::close(held[0]);
+  ::close(named[0]);
+  if (is_held) {
     expect_error(ErrorKind::usage, {"(pid 1 of another container or machine: "},
                  [&] { FolderLock lock(folder.path()); });
-    pid_t first = -1;
-    std::memcpy(&first, said + (said[0] == 'x' && said[sizeof(pid_t)] != 'x' ? 1 : 0), sizeof(first));
-    ::kill(first, SIGKILL);
   }
-  int status = 0;
-  ASSERT_EQ(::waitpid(pid, &status, 0), pid);
-  if (count < sizeof(said)) GTEST_SKIP() << "this user may not make a pid namespace";
+  if (first > 0) ::kill(first, SIGKILL);
+  ASSERT_EQ(::waitpid(pid, nullptr, 0), pid);
+  if (!is_held) GTEST_SKIP() << "this user may not make a pid namespace";
   const FolderLock lock(folder.path());
 }
 

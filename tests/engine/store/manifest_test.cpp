@@ -3,14 +3,15 @@
 #include <cstring>
 #include <gtest/gtest.h>
 #include <random>
-#include <xxhash.h>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/resealed.h"
 
 namespace sluice {
 namespace {
 
 using test::expect_error;
+using test::resealed;
 
 Manifest sample() {
   Manifest manifest{.number = 42,
@@ -38,14 +39,6 @@ void expect_same(const Manifest& a, const Manifest& b) {
     EXPECT_EQ(a.drives[i].folder, b.drives[i].folder);
     EXPECT_EQ(a.drives[i].weight, b.drives[i].weight);
   }
-}
-
-// Makes the manifest's own checksum right again, so that what is behind that check is reached.
-std::string resealed(std::string bytes) {
-  if (bytes.size() < 8) return bytes;
-  const uint64_t hash = XXH3_64bits(bytes.data(), bytes.size() - 8);
-  std::memcpy(bytes.data() + bytes.size() - 8, &hash, 8);
-  return bytes;
 }
 
 std::string with_json(const std::string& json) {
@@ -104,11 +97,25 @@ TEST(Manifest, HostileBytesAreRefusedOrHarmless) {
     try {
       decode_manifest(resealed(bytes), "m");
     } catch (const Error& error) {
-      EXPECT_EQ(exit_code(error.kind()), exit_code(ErrorKind::data)) << error.what();
+      const bool other_version = std::string(error.what()).find("another version") != std::string::npos;
+      const ErrorKind kind = other_version ? ErrorKind::usage : ErrorKind::data;
+      EXPECT_EQ(exit_code(error.kind()), exit_code(kind)) << error.what();
       ++refused;
     }
   }
   EXPECT_GT(refused, 1000);
+}
+
+// Whole, and of another version: no damage, for which an older one could be taken.
+TEST(Manifest, AnotherVersionIsNotTakenForDamage) {
+  for (const char version : {0, 2, 77}) {
+    std::string bytes = encode_manifest(sample());
+    bytes[8] = version;
+    expect_error(ErrorKind::data, {"m is not a whole manifest", "version"},
+                 [&] { decode_manifest(bytes, "m"); });
+    expect_error(ErrorKind::usage, {"m was written by another version", "version " + std::to_string(version)},
+                 [&] { decode_manifest(resealed(bytes), "m"); });
+  }
 }
 
 TEST(Manifest, SaysWhichFactIsWrong) {
