@@ -10,9 +10,8 @@
 namespace sluice {
 
 // A folder that this process alone uses, from construction to destruction: flock on the file `lock` inside
-// (made where it is missing), with the holder's pid in it, and its container and machine. A process that dies gives it
-// up, whatever its file still says and whoever has that pid by now; so does one that removed the file (to remove the
-// folder). Programs that it started do not keep it. Makes the folder private
+// (made where it is missing), with the holder's pid in it. A process that dies gives it up, whatever its file
+// still says; so does one that removed the file (to remove the folder). Makes the folder private
 // (private_folder.h). Throws Error(usage) with the holder's pid where another process has it. A second
 // FolderLock of the same process is refused, too.
 class FolderLock {

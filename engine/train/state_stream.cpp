@@ -247,13 +247,20 @@ void StateStream::start_transfers() {
 }
 
 void StateStream::take_completions(int least) {
-  for (const IoCompletion& completion : queue_->wait(least)) {
-    const Transfer& ended = started_.at(completion.tag);
-    if (completion.error_number != 0) file_.retry(*second_queue_, ended.piece, ended.request);
-    bytes_in_flight_ -= ended.request.size_bytes;
-    --pending_[static_cast<size_t>(ended.slot)];
-    if (ended.written != nullptr) --ended.written->writes_pending;
-    free_tags_.push_back(completion.tag);
+  try {
+    for (const IoCompletion& completion : queue_->wait(least)) {
+      const Transfer& ended = started_.at(completion.tag);
+      if (completion.error_number != 0) file_.retry(*second_queue_, ended.piece, ended.request);
+      bytes_in_flight_ -= ended.request.size_bytes;
+      --pending_[static_cast<size_t>(ended.slot)];
+      if (ended.written != nullptr) --ended.written->writes_pending;
+      free_tags_.push_back(completion.tag);
+    }
+  } catch (...) {
+    // Nothing comes after this error, but a gradient's memory is not ours: whoever learns of it writes there.
+    backlog_.clear();
+    while (queue_->in_flight() > 0) (void)queue_->wait(1);
+    throw;
   }
   start_transfers();
 }

@@ -254,10 +254,11 @@ void Machine::count(FaultKind kind, int times) {
   life_counts_[static_cast<size_t>(kind)] += times;
 }
 
-bool Machine::struck_any() const {
-  for (size_t kind = 0; kind < kFaultKinds; ++kind)
-    if (kind != static_cast<size_t>(FaultKind::late) && life_counts_[kind] > 0) return true;
-  return false;
+int Machine::refused_transfers() const {
+  int count = 0;
+  for (const FaultKind kind : {FaultKind::read_error, FaultKind::write_error, FaultKind::torn_write})
+    count += life_counts_[static_cast<size_t>(kind)];
+  return count;
 }
 
 void Machine::begin_life(std::vector<Fault> faults) {

@@ -107,10 +107,12 @@ class StoreWorkload final : public Workload {
   }
 
   void move(FolderLocks& locks) {
+    interrupt_work();
     auto fresh = StateFile::create(where("other"), StateLayout(model_), locks, {*queue_});
     SLUICE_CHECK(fresh->copy_from(*state_, {*queue_}));
     fresh->commit(state_->generation().facts, std::vector<uint8_t>(model_.blocks.size(), 0));
     state_ = std::move(fresh);
+    begin_work(promised_step(), false);
   }
 
   // What a step writes and does not commit, the next one writes again.

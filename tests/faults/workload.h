@@ -39,7 +39,7 @@ class Workload {
   // From what is saved, or anew, to the last step; compares with what undisturbed work makes. Throws Error
   // for what ended it, Silent for what differs.
   virtual void live() = 0;
-  // Whether, in this life, a state file was there to work with.
+  // Whether, in this life, a state file is there to work with, and not being made.
   bool at_work() const { return at_work_; }
 
  protected:
@@ -47,6 +47,7 @@ class Workload {
   bool begin(const std::filesystem::path& manifest_folder);
   // The state file is there, with this step; `complaints` where a newer one was damaged.
   void begin_work(int64_t applied_step, bool complaints);
+  void interrupt_work() { at_work_ = false; }
   void promise(int64_t applied_step) { promised_ = applied_step; }
 
  private:
