@@ -123,8 +123,8 @@ void StateFile::verify_block(const StatePiece& block, IoQueue& queue) const {
       ErrorKind::data,
       words(block) + " (" + std::to_string(block.size_bytes) + " bytes) are damaged on disk: " +
           file(block.section).place(requests.front()) + " (drive " + drive_name(requests.front().descriptor) +
-          ") does not hold what was written, in two reads. Check the drive (smartctl -a); go on from a "
-          "copy of the state, or start anew on another drive.");
+          ") does not hold what was written, in two reads. Is each drive mounted where it was? Then check "
+          "this one (smartctl -a); go on from a copy of the state, or start anew on another drive.");
 }
 
 void StateFile::write_requests(std::span<const StatePiece> pieces, std::vector<IoRequest>& requests) {
