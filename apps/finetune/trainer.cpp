@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 
 #include "apps/finetune/model/rope_table.h"
 #include "engine/api/engine_plan.h"
@@ -133,6 +134,27 @@ std::string row_of(const MicroBatch& batch, size_t token) {
   return row < batch.row_sources.size() ? batch.row_sources[row] : "row " + std::to_string(row);
 }
 
+// Where an error ends a step, device lanes run on all the same: what is being copied to them must not go
+// before.
+class UploadsOutliveErrors {
+ public:
+  explicit UploadsOutliveErrors(Engine& engine) : engine_(engine) {}
+  UploadsOutliveErrors(const UploadsOutliveErrors&) = delete;
+  UploadsOutliveErrors& operator=(const UploadsOutliveErrors&) = delete;
+  ~UploadsOutliveErrors() {
+    if (std::uncaught_exceptions() == exceptions_before_) return;
+    try {
+      engine_.compute().record().wait();
+    } catch (const std::exception&) {
+      // The error that is under way came first.
+    }
+  }
+
+ private:
+  Engine& engine_;
+  const int exceptions_before_ = std::uncaught_exceptions();
+};
+
 }  // namespace
 
 StateLayout Trainer::state_layout(const ModelConfig& config, const TrainerOptions& options) {
@@ -193,6 +215,7 @@ StepReport Trainer::step(std::span<const MicroBatch> batches, double learning_ra
   SLUICE_CHECK(!batches.empty() && static_cast<int>(batches.size()) <= options_.limits.micro_batch_count);
   const StepInputs inputs(batches, decoder_.config().vocab_size);
   SLUICE_CHECK(inputs.label_weight() > 0, "a window without labels");
+  const UploadsOutliveErrors guard(*engine_);  // of the inputs
   const Engine::Counters before = engine_->counters();
   begin_step(inputs);
   forward(inputs);
