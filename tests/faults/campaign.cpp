@@ -189,14 +189,18 @@ class Run {
 
   void judge(const std::string& error) const {
     if (machine_.was_damaged(error)) return;
-    for (const char* damage : {"damaged on disk", "not a whole manifest"}) {
-      if (error.find(damage) != std::string::npos) throw Silent("damage where none was done: " + error);
-    }
     // Several faults at one place may be more than the engine's tries.
-    bool must_heal = work_->at_work() && machine_.refused_transfers() <= 3;
+    const bool flipped_twice = machine_.struck(FaultKind::read_flip) > 1;
+    for (const char* damage : {"damaged on disk", "not a whole manifest"}) {
+      if (error.find(damage) != std::string::npos && !flipped_twice)
+        throw Silent("damage where none was done: " + error);
+    }
+    const int refused = machine_.struck(FaultKind::read_error) + machine_.struck(FaultKind::write_error) +
+                        machine_.struck(FaultKind::torn_write);
+    bool must_heal = work_->at_work() && refused <= 3 && !flipped_twice;
     for (size_t kind = 0; kind < kFaultKinds; ++kind) {
       must_heal = must_heal &&
-                  (heals(static_cast<FaultKind>(kind)) || !machine_.struck(static_cast<FaultKind>(kind)));
+                  (heals(static_cast<FaultKind>(kind)) || machine_.struck(static_cast<FaultKind>(kind)) == 0);
     }
     if (must_heal) throw Silent("not healed: " + error);
     if (!is_named(error)) throw Silent("not named: " + error);

@@ -254,13 +254,6 @@ void Machine::count(FaultKind kind, int times) {
   life_counts_[static_cast<size_t>(kind)] += times;
 }
 
-int Machine::refused_transfers() const {
-  int count = 0;
-  for (const FaultKind kind : {FaultKind::read_error, FaultKind::write_error, FaultKind::torn_write})
-    count += life_counts_[static_cast<size_t>(kind)];
-  return count;
-}
-
 void Machine::begin_life(std::vector<Fault> faults) {
   const Lock lock(mutex_);
   if (power_lost_) put_back();

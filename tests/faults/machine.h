@@ -107,9 +107,7 @@ class Machine {
   void end_life();
   // Since it was turned on.
   bool was_cut() const { return off_; }
-  bool struck(FaultKind kind) const { return life_counts_[static_cast<size_t>(kind)] > 0; }
-  // Transfers that failed with EIO and would have gone well later.
-  int refused_transfers() const;
+  int struck(FaultKind kind) const { return life_counts_[static_cast<size_t>(kind)]; }
   // In all lives.
   const std::array<int, kFaultKinds>& counts() const { return counts_; }
   // A bit of what rests in a slab, or in a manifest, turns.
