@@ -171,7 +171,9 @@ class Run {
     machine_.begin_life({});
     std::string error;
     if (live(error)) return true;
-    if (!machine_.was_damaged(error)) throw Silent("nothing fails any more, and it does not go on: " + error);
+    // Where the newest manifest was damaged an older one is tried, whose bytes may have been written over.
+    if (!machine_.was_damaged(error) && !machine_.has_damaged_manifest())
+      throw Silent("nothing fails any more, and it does not go on: " + error);
     return false;
   }
 
@@ -188,7 +190,7 @@ class Run {
   }
 
   void judge(const std::string& error) const {
-    if (machine_.was_damaged(error)) return;
+    if (machine_.was_damaged(error) || machine_.has_damaged_manifest()) return;
     // Several faults at one place may be more than the engine's tries.
     const bool flipped_twice = machine_.struck(FaultKind::read_flip) > 1;
     for (const char* damage : {"damaged on disk", "not a whole manifest"}) {

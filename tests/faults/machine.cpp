@@ -408,6 +408,11 @@ bool Machine::was_damaged(const std::string& message) const {
   });
 }
 
+bool Machine::has_damaged_manifest() const {
+  const Lock lock(mutex_);
+  return std::ranges::any_of(nodes_, [](const auto& node) { return node.second->damaged; });
+}
+
 // ---- System calls -----------------------------------------------------------------------------------------
 
 bool Machine::is_tracked(const std::string& path) const {

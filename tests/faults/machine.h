@@ -114,6 +114,7 @@ class Machine {
   void flip_stored_bit();
   // Whether a place that a message names was really damaged: a slab's byte offset, or (-1) a manifest.
   bool was_damaged(const std::string& message) const;
+  bool has_damaged_manifest() const;
 
   // Of transfers to its drives; outlived by it.
   IoQueueFactory queues(int capacity);
