@@ -122,13 +122,14 @@ class Trainer {
   Decoder decoder_;
   DecoderSpec spec_;
   HeadSchedule head_schedule_ = HeadSchedule::twice;
+  // By micro-batch, one a token. Outlives the engine: after an error its copies may still be on the way here.
+  std::vector<std::vector<float>> losses_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Scratch> scratch_;
   Workbench bench_;
   RopeViews rope_;
   LogitObserver observer_;
   PhaseObserver phase_observer_;
-  std::vector<std::vector<float>> losses_;  // by micro-batch, one a token
   std::optional<gpu::Event> losses_ready_;
 };
 
