@@ -119,12 +119,16 @@ void StateFile::verify_block(const StatePiece& block, IoQueue& queue) const {
     ++reread_count_;
     return;
   }
-  throw Error(
-      ErrorKind::data,
-      words(block) + " (" + std::to_string(block.size_bytes) + " bytes) are damaged on disk: " +
-          file(block.section).place(requests.front()) + " (drive " + drive_name(requests.front().descriptor) +
-          ") does not hold what was written, in two reads. Is each drive mounted where it was? Then check "
-          "this one (smartctl -a); go on from a copy of the state, or start anew on another drive.");
+  std::string places;  // a block may lie across drives, and its checksum does not tell which one is at fault
+  for (const IoRequest& request : requests) {
+    if (!places.empty()) places += " or ";
+    places += file(block.section).place(request) + " (drive " + drive_name(request.descriptor) + ")";
+  }
+  throw Error(ErrorKind::data,
+              words(block) + " (" + std::to_string(block.size_bytes) +
+                  " bytes) are damaged on disk: " + places +
+                  " does not hold what was written, in two reads. Is each drive mounted where it was? Then "
+                  "check it (smartctl -a); go on from a copy of the state, or start anew on another drive.");
 }
 
 void StateFile::write_requests(std::span<const StatePiece> pieces, std::vector<IoRequest>& requests) {
