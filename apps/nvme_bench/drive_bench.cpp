@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <ctime>
 #include <memory>
 #include <random>
-#include <sys/statvfs.h>
 #include <tuple>
 #include <unistd.h>
 
 #include "apps/common/option_values.h"
+#include "apps/nvme_bench/scratch.h"
 #include "engine/base/error.h"
 #include "io/aligned_buffer.h"
 #include "io/make_io_queue.h"
@@ -21,8 +20,6 @@ namespace sluice::nvme_bench {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr size_t kDefaultBlock = kMiB,
-                 kDefaultDepth = 8 * kMiB;  // facts measured before (io/make_io_queue.h)
 constexpr double kScatter = 0.05;
 
 // How long and how often; the shares of --quick's 10 seconds.
@@ -41,10 +38,7 @@ Pace pace_of(const Options& options) {
 // Half of what is free at most, so that others on the drive go on.
 uint64_t choose_size(const Options& options, const Pace& pace, const std::filesystem::path& folder) {
   if (options.size) return *options.size / kMiB * kMiB + (*options.size % kMiB == 0 ? 0 : kMiB);
-  struct statvfs info {};
-  if (::statvfs(folder.c_str(), &info) != 0) throw_file_error("examine", folder, errno);
-  const uint64_t free_bytes = uint64_t{info.f_bavail} * info.f_frsize;
-  const uint64_t size = std::min(pace.size, free_bytes / 2) / kMiB * kMiB;
+  const uint64_t size = std::min(pace.size, room_at(folder).free_bytes / 2) / kMiB * kMiB;
   return std::max(size, 4 * options.largest_depth());
 }
 
@@ -69,17 +63,8 @@ std::string utc_now() {
   return text.data();
 }
 
-StripedFile create_scratch(std::vector<StripedFile::Part> parts, uint64_t size_bytes) {
-  for (StripedFile::Part& part : parts) part.path = scratch_path(part.path);
-  StripedFile file = StripedFile::create(std::move(parts), size_bytes);
-  file.unlink();
-  return file;
-}
-
-double timed_sync(StripedFile& file) {
-  const auto start = std::chrono::steady_clock::now();
-  file.sync();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+std::string percent_text(double share) {
+  return std::to_string(static_cast<int>(std::lround(share * 100))) + " %";
 }
 
 class DriveBench {
@@ -89,7 +74,7 @@ class DriveBench {
         callbacks_(callbacks),
         pace_(pace_of(options)),
         size_(choose_size(options, pace_, folder)),
-        memory_(std::max(options.largest_depth(), options.largest_block()), "the transfers",
+        memory_(std::max(options.largest_depth(), options.largest_block()) + kProbeBytes, "the transfers",
                 AlignedBuffer::Fill::now) {
     result_.folder = folder;
     result_.drive = std::move(drive);
@@ -100,13 +85,19 @@ class DriveBench {
 
   DriveResult run() {
     const DriveWatch watch(result_.drive);
-    open_queues();
-    write_first();
-    if (options_.queue == QueueChoice::automatic) choose_queue();
-    sweep();
-    measure_chosen();
+    try {
+      open_queues();
+      write_first();
+      if (options_.queue == QueueChoice::automatic) choose_queue();
+      sweep();
+      measure_chosen();
+      measure_mixes();
+      if (options_.measures_load()) measure_loaded();
+    } catch (const Interrupted&) {
+      result_.interrupted = true;
+    }
     result_.proof = watch.finish(asked_, descriptor(), result_.file_bytes, file_->buffered_reason());
-    if (result_.proof.reached_drive()) result_.settings = settings();
+    if (result_.proof.reached_drive() && !result_.interrupted) result_.settings = settings();
     return std::move(result_);
   }
 
@@ -137,27 +128,19 @@ class DriveBench {
   }
 
   Load load(Traffic traffic, size_t block_bytes, size_t bytes_in_flight) const {
-    Load load;
-    load.block_bytes = block_bytes;
-    load.bytes_in_flight = bytes_in_flight;
-    const uint64_t size = result_.file_bytes;
-    const uint64_t half = size / 2 / kLargestBlock * kLargestBlock;
-    if (traffic == Traffic::read) load.reads = walk(IoRequest::Kind::read, 0, size, block_bytes);
-    if (traffic == Traffic::write) load.writes = walk(IoRequest::Kind::write, 0, size, block_bytes);
-    if (traffic == Traffic::mixed) {
-      load.reads = walk(IoRequest::Kind::read, 0, half, block_bytes);
-      load.writes = walk(IoRequest::Kind::write, half, size - half, block_bytes);
-    }
-    return load;
+    return file_load(traffic, descriptor(), result_.file_bytes, block_bytes, bytes_in_flight);
   }
 
   Measurement run_load(const Load& load, Limits limits) {
     limits.stop = callbacks_.stop;
     Measurement measurement = measure(*queue_, load, memory_.bytes(), limits);
-    if (callbacks_.stop()) throw Interrupted{};
-    asked_.read_bytes += measurement.read_bytes;
+    asked_.read_bytes += measurement.read_bytes + measurement.probe_bytes();
     asked_.written_bytes += measurement.written_bytes;
     return measurement;
+  }
+
+  void stop_here() const {
+    if (callbacks_.stop()) throw Interrupted{};
   }
 
   // Of the rounds, bytes per second.
@@ -168,8 +151,10 @@ class DriveBench {
   // One round; what nobody asked for is left out.
   void add_rates(Rates& rates, size_t block_bytes, size_t bytes_in_flight) {
     const auto rate = [&](Traffic traffic) {
-      return run_load(load(traffic, block_bytes, bytes_in_flight), {.seconds = pace_.slice_seconds})
-          .bytes_per_second();
+      const Measurement slice =
+          run_load(load(traffic, block_bytes, bytes_in_flight), {.seconds = pace_.slice_seconds});
+      stop_here();
+      return slice.bytes_per_second();
     };
     const bool mixed = options_.measures(Traffic::mixed);
     if (mixed || options_.measures(Traffic::read)) rates.read.push_back(rate(Traffic::read));
@@ -178,15 +163,16 @@ class DriveBench {
 
   // Once over the file, or as far as time allows; the rest is then left out of everything.
   void write_first() {
-    const size_t block = std::min<size_t>(kDefaultBlock, memory_.size_bytes());
+    const size_t block = std::min<size_t>(kUsualBlock, memory_.size_bytes());
     Load once;
     once.writes = walk(IoRequest::Kind::write, 0, size_, block);
     once.block_bytes = block;
-    once.bytes_in_flight = std::min<size_t>(kDefaultDepth, memory_.size_bytes());
+    once.bytes_in_flight = std::min<size_t>(kUsualDepth, memory_.size_bytes());
     const double seconds = options_.size ? std::numeric_limits<double>::infinity() : pace_.first_seconds;
     result_.first_write = run_load(once, {.seconds = seconds, .transfers = once.writes.count});
-    file_->sync();
     result_.file_bytes = result_.first_write.written_bytes;
+    stop_here();
+    file_->sync();
     if (result_.file_bytes < 4 * options_.largest_block()) {
       throw Error(ErrorKind::runtime, "the drive wrote only " + size_text(result_.file_bytes) + " in " +
                                           std::to_string(static_cast<int>(seconds)) +
@@ -198,9 +184,7 @@ class DriveBench {
   }
 
   void choose_queue() {
-    const size_t block =
-        std::clamp<size_t>(kDefaultBlock, options_.block_sizes.front(), options_.largest_block());
-    const size_t depth = std::clamp<size_t>(kDefaultDepth, options_.depths.front(), options_.largest_depth());
+    const size_t block = options_.usual_block(), depth = options_.usual_depth();
     std::vector<Rates> rates(queues_.size());
     for (int round = 0; round < pace_.rounds + 1; ++round) {
       for (size_t turn = 0; turn < queues_.size(); ++turn) {
@@ -250,12 +234,41 @@ class DriveBench {
   void measure_chosen() {
     for (const Traffic traffic : options_.traffic) {
       callbacks_.say(result_.folder + ": measuring " + std::string(name(traffic)));
-      Measurement measurement =
-          run_load(load(traffic, result_.chosen.block_bytes, result_.chosen.bytes_in_flight),
-                   {.seconds = options_.seconds});
+      Measurement measurement = run_load(chosen_load(traffic), {.seconds = options_.seconds});
       if (traffic != Traffic::read) measurement.sync_seconds = timed_sync(*file_);
       result_.measurements.emplace(traffic, std::move(measurement));
+      stop_here();
     }
+  }
+
+  Load chosen_load(Traffic traffic) const {
+    return load(traffic, result_.chosen.block_bytes, result_.chosen.bytes_in_flight);
+  }
+
+  void measure_mixes() {
+    for (const double share : options_.read_shares) {
+      callbacks_.say(result_.folder + ": measuring a mix with " + percent_text(share) + " reads");
+      Load mix = chosen_load(Traffic::mixed);
+      mix.read_share = share;
+      result_.mixes.push_back({share, run_load(mix, {.seconds = options_.seconds})});
+      stop_here();
+    }
+  }
+
+  // Small reads alone, then beside each traffic. Half as long: four more measurements.
+  void measure_loaded() {
+    const Walk probes = walk_scattered(descriptor(), result_.file_bytes, kProbeBytes);
+    const auto run = [&](const std::string& what, Load load) {
+      callbacks_.say(result_.folder + ": measuring small reads, " +
+                     (what == kNoLoad ? "alone" : "under load: " + what));
+      load.probes = probes;
+      result_.loaded.push_back({what, run_load(load, {.seconds = options_.seconds / 2})});
+      stop_here();
+    };
+    Load none;
+    none.block_bytes = kProbeBytes;
+    run(kNoLoad, none);
+    for (const Traffic traffic : options_.traffic) run(std::string(name(traffic)), chosen_load(traffic));
   }
 
   std::optional<DriveSettings> settings() const {
@@ -285,34 +298,7 @@ class DriveBench {
   DriveResult result_;
 };
 
-// The requests for [begin, end) of a striped file, in order.
-Walk walk_stripes(const StripedFile& file, IoRequest::Kind kind, uint64_t begin, uint64_t end,
-                  size_t block_bytes) {
-  auto requests = std::make_shared<std::vector<IoRequest>>();
-  for (uint64_t offset = begin; offset + block_bytes <= end; offset += block_bytes)
-    file.add_requests(kind, offset, block_bytes, nullptr, 0, *requests);
-  return {.count = requests->size(), .request = [requests](uint64_t index) { return (*requests)[index]; }};
-}
-
-Load striped_load(const StripedFile& file, Traffic traffic, size_t block_bytes, size_t bytes_in_flight) {
-  using Kind = IoRequest::Kind;
-  const uint64_t size = file.size_bytes(), half = size / 2 / kLargestBlock * kLargestBlock;
-  Load load;
-  load.block_bytes = block_bytes;
-  load.bytes_in_flight = bytes_in_flight;
-  const bool mixed = traffic == Traffic::mixed;
-  if (traffic != Traffic::write)
-    load.reads = walk_stripes(file, Kind::read, 0, mixed ? half : size, block_bytes);
-  if (traffic != Traffic::read)
-    load.writes = walk_stripes(file, Kind::write, mixed ? half : 0, size, block_bytes);
-  return load;
-}
-
 }  // namespace
-
-std::filesystem::path scratch_path(const std::filesystem::path& folder) {
-  return folder / ("sluice-nvme-bench-" + std::to_string(::getpid()));
-}
 
 SweepPoint choose_point(const std::vector<SweepPoint>& sweep) {
   SLUICE_CHECK(!sweep.empty());
@@ -323,10 +309,9 @@ SweepPoint choose_point(const std::vector<SweepPoint>& sweep) {
   for (const SweepPoint& point : sweep) least = std::min(least, cost_of(point));
   // Blocks farther from 1 MiB, and more in flight, need a reason.
   const auto strangeness = [](const SweepPoint& point) {
-    const bool usual = point.block_bytes == kDefaultBlock && point.bytes_in_flight == kDefaultDepth;
-    return std::make_tuple(
-        !usual, point.bytes_in_flight,
-        std::abs(std::log2(static_cast<double>(point.block_bytes) / double{kDefaultBlock})));
+    const bool usual = point.block_bytes == kUsualBlock && point.bytes_in_flight == kUsualDepth;
+    return std::make_tuple(!usual, point.bytes_in_flight,
+                           std::abs(std::log2(static_cast<double>(point.block_bytes) / double{kUsualBlock})));
   };
   const SweepPoint* chosen = nullptr;
   for (const SweepPoint& point : sweep) {
@@ -338,58 +323,6 @@ SweepPoint choose_point(const std::vector<SweepPoint>& sweep) {
 
 DriveResult bench_drive(const Options& options, const std::string& folder, const Callbacks& callbacks) {
   return DriveBench(options, folder, identify_drive(folder), callbacks).run();
-}
-
-TogetherResult bench_together(const Options& options, const std::vector<DriveResult>& drives,
-                              const Callbacks& callbacks) {
-  std::vector<StripedFile::Part> parts;
-  size_t block = kLargestBlock, depth = 0;
-  double weights = 0;
-  for (const DriveResult& drive : drives) {
-    const SweepPoint& chosen = drive.chosen;
-    block = std::min(block, chosen.block_bytes);
-    depth += chosen.bytes_in_flight;
-    double seconds = 0;  // for a byte of each traffic
-    for (const auto& [traffic, measurement] : drive.measurements)
-      seconds += 1 / measurement.bytes_per_second();
-    parts.push_back({.path = drive.folder, .weight = 1 / seconds});
-    weights += parts.back().weight;
-  }
-  // As much as leaves no drive with more than it was measured with.
-  double size = std::numeric_limits<double>::infinity();
-  for (size_t i = 0; i < parts.size(); ++i)
-    size = std::min(size, static_cast<double>(drives[i].file_bytes) * weights / parts[i].weight);
-  const uint64_t size_bytes = std::max(static_cast<uint64_t>(size), 4 * uint64_t{depth}) / kMiB * kMiB;
-
-  const AlignedBuffer memory(depth, "the transfers", AlignedBuffer::Fill::now);
-  fill_random(memory.bytes(), static_cast<uint64_t>(::getpid()));
-  callbacks.say("all drives together: making files of " + size_text(size_bytes) + " in all");
-  StripedFile file = create_scratch(parts, size_bytes);
-  const bool threads = drives[0].queue == "threads";
-  const std::unique_ptr<IoQueue> queue =
-      make_io_queue({.engine = threads ? IoChoice::Engine::threads : IoChoice::Engine::automatic,
-                     .queue = {.capacity = static_cast<int>(kMostTransfers),
-                               .thread_count = 4 * static_cast<int>(drives.size()),
-                               .buffers = {memory.bytes()},
-                               .descriptors = file.descriptors()}},
-                    nullptr);
-  const auto run = [&](const Load& load, Limits limits) {
-    limits.stop = callbacks.stop;
-    Measurement measurement = measure(*queue, load, memory.bytes(), limits);
-    if (callbacks.stop()) throw Interrupted{};
-    return measurement;
-  };
-  const Load once = striped_load(file, Traffic::write, block, depth);
-  run(once, {.transfers = once.writes.count});
-  file.sync();
-  TogetherResult result;
-  for (const Traffic traffic : options.traffic) {
-    callbacks.say("all drives together: measuring " + std::string(name(traffic)));
-    Measurement measurement = run(striped_load(file, traffic, block, depth), {.seconds = options.seconds});
-    if (traffic != Traffic::read) measurement.sync_seconds = timed_sync(file);
-    result.measurements.emplace(traffic, std::move(measurement));
-  }
-  return result;
 }
 
 }  // namespace sluice::nvme_bench

@@ -9,9 +9,11 @@
 
 #include "apps/common/drive.h"
 #include "apps/common/drive_settings.h"
+#include "apps/nvme_bench/health.h"
 #include "apps/nvme_bench/measure.h"
 #include "apps/nvme_bench/options.h"
 #include "apps/nvme_bench/proof.h"
+#include "apps/nvme_bench/sustained.h"
 
 namespace sluice::nvme_bench {
 
@@ -27,6 +29,19 @@ struct QueueRate {
   double read_bytes_per_second = 0, write_bytes_per_second = 0;
 };
 
+// With another share of reads than half.
+struct MixedRate {
+  double read_share = 0;
+  Measurement measurement;
+};
+
+// What small reads wait (Measurement::probe_latency) while a load runs.
+struct LoadedLatency {
+  std::string load;  // a traffic's name, or kNoLoad
+  Measurement measurement;
+};
+inline constexpr const char* kNoLoad = "none";
+
 // All that was found out about one drive.
 struct DriveResult {
   std::string folder;
@@ -38,17 +53,14 @@ struct DriveResult {
   std::vector<SweepPoint> sweep;
   SweepPoint chosen;
   std::map<Traffic, Measurement> measurements;  // with the chosen settings
+  std::vector<MixedRate> mixes;                 // likewise, as --mixed asks
+  std::vector<LoadedLatency> loaded;            // likewise
+  std::optional<SustainedWrite> sustained;      // then all of the above was not asked for
   Proof proof;
   std::optional<DriveSettings> settings;  // empty where nothing is proven, or not all traffic was measured
+  std::vector<Health> health_before, health_after;  // of each device that the drive lies on
+  bool interrupted = false;                         // what is missing was not measured
 };
-
-// Several drives at once, each weighted by its speed, with the settings found for each.
-struct TogetherResult {
-  std::map<Traffic, Measurement> measurements;
-};
-
-// Thrown where the user's signal ends it.
-struct Interrupted {};
 
 struct Callbacks {
   std::function<void(const std::string&)> say = [](const std::string&) {};  // a line about what goes on
@@ -56,16 +68,12 @@ struct Callbacks {
 };
 
 // The file has no name from its creation on, so nothing stays behind however the process ends. Throws
-// Error(resource) without room, other Errors as they come, Interrupted.
+// Error(resource) without room, other Errors as they come. Where the user's signal ends it, the result says
+// so and has what there is, the measurement under way included.
 DriveResult bench_drive(const Options& options, const std::string& folder, const Callbacks& callbacks);
-TogetherResult bench_together(const Options& options, const std::vector<DriveResult>& drives,
-                              const Callbacks& callbacks);
 
 // The point that the engine should use: the least time to read and write a byte, but 1 MiB with 8 MiB in
 // flight, else the fewest bytes in flight, where that is within 5 % (what rounds scatter).
 SweepPoint choose_point(const std::vector<SweepPoint>& sweep);
-
-// `sluice-nvme-bench-PID` in the folder.
-std::filesystem::path scratch_path(const std::filesystem::path& folder);
 
 }  // namespace sluice::nvme_bench

@@ -45,4 +45,16 @@ double LatencyHistogram::percentile_seconds(double percent) const {
   return largest_seconds();
 }
 
+std::vector<std::pair<double, double>> LatencyHistogram::distribution() const {
+  std::vector<std::pair<double, double>> points;
+  uint64_t seen = 0;
+  for (size_t bucket = 0; bucket < counts_.size(); ++bucket) {
+    if (counts_[bucket] == 0) continue;
+    seen += counts_[bucket];
+    points.emplace_back(static_cast<double>(std::min(largest_of(bucket), largest_ns_)) * 1e-9,
+                        static_cast<double>(seen) / static_cast<double>(count_));
+  }
+  return points;
+}
+
 }  // namespace sluice::nvme_bench

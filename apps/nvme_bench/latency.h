@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace sluice::nvme_bench {
@@ -13,6 +14,8 @@ class LatencyHistogram {
   uint64_t count() const { return count_; }
   // The least latency that `percent` of the transfers (nearest rank) did not exceed; 0 without transfers.
   double percentile_seconds(double percent) const;
+  // (latency in seconds, share of the transfers that took no longer), both ascending, up to a share of 1.
+  std::vector<std::pair<double, double>> distribution() const;
   double largest_seconds() const { return static_cast<double>(largest_ns_) * 1e-9; }
 
  private:

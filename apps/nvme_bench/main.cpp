@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "apps/common/interrupt.h"
+#include "apps/nvme_bench/plots.h"
 #include "apps/nvme_bench/report.h"
 #include "engine/base/error.h"
+#include "io/file.h"
 
 namespace sluice::nvme_bench {
 namespace {
@@ -54,22 +56,37 @@ int exit_code_of(const Report& report) {
   return code;
 }
 
+DriveResult bench_one(const Options& options, const std::string& folder, const Callbacks& callbacks) {
+  std::vector<Health> before = read_health(identify_drive(folder).disk);
+  DriveResult result = options.sustained ? bench_sustained(options, folder, callbacks)
+                                         : bench_drive(options, folder, callbacks);
+  result.health_before = std::move(before);
+  result.health_after = read_health(result.drive.disk);
+  return result;
+}
+
+Report measure_all(const Options& options, const Callbacks& callbacks) {
+  Report report{.options = options, .drives = {}, .together = {}, .settings_file = {}};
+  for (const std::string& folder : options.folders) {
+    report.drives.push_back(bench_one(options, folder, callbacks));
+    if (report.interrupted()) return report;
+  }
+  warn_of_shared_drives(report.drives);
+  if (report.drives.size() > 1 && !options.sustained)
+    report.together = bench_together(options, report.drives, callbacks);
+  return report;
+}
+
 int run(const Options& options) {
   const InterruptWatch watch;
-  const Callbacks callbacks{.say = say, .stop = [&] { return watch.signal_number() != 0; }};
-  Report report;
-  try {
-    for (const std::string& folder : options.folders)
-      report.drives.push_back(bench_drive(options, folder, callbacks));
-    warn_of_shared_drives(report.drives);
-    if (report.drives.size() > 1) report.together = bench_together(options, report.drives, callbacks);
-  } catch (const Interrupted&) {
-    say("interrupted: the test file is gone, no settings were written");
-    return interrupt_exit_code(watch.signal_number());
-  }
-  if (options.save) save_settings(report);
+  Report report = measure_all(options, {.say = say, .stop = [&] { return watch.signal_number() != 0; }});
+  const bool interrupted = report.interrupted();
+  if (options.save && !interrupted) save_settings(report);
+  if (!options.svg.empty()) write_file_atomically(options.svg, report_svg(report));
   std::cout << (options.json ? report_json(report) : report_text(report));
-  return exit_code_of(report);
+  if (!interrupted) return exit_code_of(report);
+  say("interrupted: this is what there was until then; the test files are gone, no settings were written");
+  return interrupt_exit_code(watch.signal_number());
 }
 
 int run(std::span<const std::string> arguments) {

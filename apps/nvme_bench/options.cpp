@@ -1,6 +1,9 @@
 #include "apps/nvme_bench/options.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <utility>
 
 #include "apps/common/option_table.h"
 #include "apps/common/version.h"
@@ -10,11 +13,45 @@ namespace sluice::nvme_bench {
 namespace {
 
 constexpr uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
+constexpr double kLongestSeconds = 86400;
 
 // The texts as given; commas split them.
 struct Lists {
-  std::vector<std::string> folders, traffic, block_sizes, depths;
+  std::vector<std::string> folders, traffic, block_sizes, depths, read_shares;
 };
+
+// "90", "90s", "10min", "2h" or a size.
+SustainedGoal parse_goal(std::string_view text) {
+  constexpr std::pair<std::string_view, double> kUnits[] = {{"min", 60}, {"h", 3600}, {"s", 1}, {"", 1}};
+  for (const auto& [unit, seconds] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    const std::string_view number = text.substr(0, text.size() - unit.size());
+    if (number.find_first_not_of("0123456789.") != std::string_view::npos || number.empty()) continue;
+    const double value = parse_real(number) * seconds;
+    if (!(value > 0) || value > kLongestSeconds) break;
+    return {.bytes = {}, .seconds = value};
+  }
+  if (text.find_first_not_of("0123456789.") == std::string_view::npos)
+    throw Error(ErrorKind::usage, "'" + std::string(text) + "' must be above 0 and at most a day.");
+  const uint64_t bytes = parse_size(text);
+  if (bytes == 0) throw Error(ErrorKind::usage, "'" + std::string(text) + "' writes nothing.");
+  return {.bytes = bytes};
+}
+
+OptionValue goal_value(std::optional<SustainedGoal>& goal) {
+  return {.argument = "SECONDS|SIZE",
+          .default_text = "",
+          .implicit = "",
+          .words = {},
+          .assign = [&goal](std::string_view text) { goal = parse_goal(text); }};
+}
+
+OptionValue load_latency_value(std::optional<bool>& wanted) {
+  OptionValue value = choice_value<std::optional<bool>>(
+      wanted, {{"auto", std::nullopt}, {"true", true}, {"false", false}}, 3);
+  value.implicit = "true";
+  return value;
+}
 
 void add_where(OptionTable& table, Options& options, Lists& lists) {
   table.add("Where", {.name = "folder",
@@ -33,16 +70,29 @@ void add_what(OptionTable& table, Options& options, Lists& lists) {
                     .value = flag_value(options.quick),
                     .help = "about 10 seconds a drive: few sizes, short measurements",
                     .aliases = {}});
-  table.add(group, {.name = "seconds",
-                    .value = real_value(options.seconds,
-                                        {.minimum = 0, .maximum = 86400, .ends = Range::Ends::open_above}),
-                    .help = "of each of the last measurements; 0: 5, with --quick 1. Minutes, with a large "
-                            "--size, show what is left when a drive's cache runs out",
-                    .aliases = {"runtime"}});
+  table.add(group,
+            {.name = "seconds",
+             .value = real_value(options.seconds,
+                                 {.minimum = 0, .maximum = kLongestSeconds, .ends = Range::Ends::open_above}),
+             .help = "of each of the last measurements; 0: 5, with --quick 1",
+             .aliases = {"runtime"}});
   table.add(group, {.name = "traffic",
                     .value = list_value(lists.traffic, "read,write,mixed"),
                     .help = "what to measure; default: all, which settings need",
                     .aliases = {"rw", "mode"}});
+  table.add(group, {.name = "sustained",
+                    .value = goal_value(options.sustained),
+                    .help = "only write on and on, for a time (90, 10min) or so much (200GiB): what is left "
+                            "when a drive's cache runs out. Leaves a tenth of the drive free",
+                    .aliases = {}});
+  table.add(group, {.name = "mixed",
+                    .value = list_value(lists.read_shares, "SHARE[,SHARE]"),
+                    .help = "measure mixes with this share of reads, too: 0.7",
+                    .aliases = {"rwmixread"}});
+  table.add(group, {.name = "load_latency",
+                    .value = load_latency_value(options.load_latency),
+                    .help = "measure what reads of 4 KiB wait under load; auto: unless --quick",
+                    .aliases = {}});
   table.add(group, {.name = "block_size",
                     .value = list_value(lists.block_sizes, "SIZE[,SIZE]"),
                     .help = "of one transfer, 4 KiB to 2 MiB; default: 256 KiB to 2 MiB",
@@ -67,6 +117,10 @@ void add_output(OptionTable& table, Options& options, bool& version) {
                        .value = flag_value(options.save),
                        .help = "write the settings where the engine reads them (default: true)",
                        .aliases = {}});
+  table.add("Output", {.name = "svg",
+                       .value = text_value(options.svg, "FILE"),
+                       .help = "draw rates over time and the distribution of latencies",
+                       .aliases = {"plot"}});
   table.add("Output",
             {.name = "json", .value = flag_value(options.json), .help = "print JSON", .aliases = {}});
   table.add("Output",
@@ -107,6 +161,25 @@ std::vector<uint64_t> parse_sizes(const std::string& option, const std::vector<s
   return sizes;
 }
 
+std::vector<double> parse_shares(const std::vector<std::string>& texts) {
+  std::vector<double> shares;
+  for (const std::string& text : texts.empty() ? texts : split(texts)) {
+    double share = 0;
+    try {
+      share = parse_real(text);
+    } catch (const Error& error) {
+      throw Error(error.kind(), std::string("--mixed: ") + error.what());
+    }
+    if (!(share > 0 && share < 1)) {
+      throw Error(ErrorKind::usage, "--mixed: '" + text +
+                                        "' is no share of reads: give a number between 0 and 1, such as 0.7. "
+                                        "Reads and writes alone are measured anyway.");
+    }
+    shares.push_back(share);
+  }
+  return shares;
+}
+
 std::vector<Traffic> parse_traffic(const std::vector<std::string>& texts) {
   const std::vector<Traffic> all{Traffic::read, Traffic::write, Traffic::mixed};
   const std::vector<std::string> words{"read", "write", "mixed"};
@@ -134,6 +207,7 @@ void fill_in(Options& options, const Lists& lists) {
   for (const std::string& folder : options.folders)
     if (folder.empty()) throw Error(ErrorKind::usage, "--folder: '' is empty: it needs a name.");
   options.traffic = parse_traffic(lists.traffic);
+  options.read_shares = parse_shares(lists.read_shares);
   const bool quick = options.quick;
   options.block_sizes = parse_sizes("--block_size", lists.block_sizes,
                                     quick ? std::vector<uint64_t>{512 * kKiB, kMiB, 2 * kMiB}
@@ -145,6 +219,19 @@ void fill_in(Options& options, const Lists& lists) {
                         : std::vector<uint64_t>{2 * kMiB, 4 * kMiB, 8 * kMiB, 16 * kMiB, 32 * kMiB},
                   1024 * kMiB);
   if (options.seconds == 0) options.seconds = quick ? 1 : 5;
+}
+
+// Where it is, or would be, a file: never a device, nor where a link leads.
+void check_picture(const std::string& svg) {
+  namespace fs = std::filesystem;
+  if (svg.empty()) return;
+  std::error_code error;
+  const fs::file_status status = fs::symlink_status(svg, error);
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    throw Error(ErrorKind::usage, "--svg: " + svg + " is there and is no file. Give another name.");
+  const fs::path folder = fs::absolute(svg).parent_path();
+  if (!fs::is_directory(folder, error))
+    throw Error(ErrorKind::usage, "--svg: there is no folder " + folder.string() + ".");
 }
 
 // What no single option can tell.
@@ -188,6 +275,7 @@ std::variant<Text, Options> parse_options(std::span<const std::string> arguments
   add_what(table, options, lists);
   add_output(table, options, version);
   if (table.parse(arguments) == OptionTable::Outcome::help_wanted) return Text{table.help()};
+  check_picture(options.svg);
   if (version) return Text{"nvme_bench of Sluice " + std::string(kVersion) + "\n"};
   fill_in(options, lists);
   check(options);

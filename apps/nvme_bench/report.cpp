@@ -1,25 +1,17 @@
 #include "apps/nvme_bench/report.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdarg>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "apps/common/option_values.h"
-#include "apps/common/version.h"
+#include "apps/nvme_bench/fio_lines.h"
 
 namespace sluice::nvme_bench {
 namespace {
 
-using nlohmann::json;
-
 constexpr double kGb = 1e9;
-struct Percent {
-  const char* name;
-  double percent;
-};
-constexpr std::array kPercents = {Percent{"p50", 50}, Percent{"p95", 95}, Percent{"p99", 99}};
-
 // A line of a table: shorter than 200 characters.
 [[gnu::format(printf, 1, 2)]] std::string line(const char* format, ...) {
   std::array<char, 200> buffer;
@@ -36,7 +28,7 @@ std::string measurements_text(const std::map<Traffic, Measurement>& measurements
   for (const auto& [traffic, measurement] : measurements) {
     const LatencyHistogram& latency = measurement.latency;
     text += line("  %-5s %6.2f", std::string(name(traffic)).c_str(), measurement.bytes_per_second() / kGb);
-    for (const auto& [key, percent] : kPercents)
+    for (const double percent : {50, 95, 99})
       text += line(" %8.2f", latency.percentile_seconds(percent) * 1e3);
     text += line(" %8.2f   %8.3f   %.2f\n", latency.largest_seconds() * 1e3, measurement.cpu_seconds_per_gb(),
                  measurement.steadiness());
@@ -74,125 +66,124 @@ std::string proof_text(const DriveResult& result) {
          std::to_string(proof.residency.page_count) + " pages in the page cache\n";
 }
 
-std::string drive_text(const DriveResult& result) {
-  std::string text = result.folder + ": " + describe(result.drive) + "\n  file of " +
-                     size_text(result.file_bytes) + ", first written at " +
+std::string loaded_text(const std::vector<LoadedLatency>& loaded) {
+  if (loaded.empty()) return "";
+  std::string text = "  4 KiB reads, beside   p50 ms   p99 ms p99.9 ms   max ms   that moves GB/s\n";
+  for (const LoadedLatency& each : loaded) {
+    const LatencyHistogram& latency = each.measurement.probe_latency;
+    text += line("    %-17s", (each.load == kNoLoad ? "nothing" : each.load).c_str());
+    for (const double percent : {50.0, 99.0, 99.9})
+      text += line(" %8.3f", latency.percentile_seconds(percent) * 1e3);
+    text +=
+        line(" %8.3f   %8.2f\n", latency.largest_seconds() * 1e3, each.measurement.bytes_per_second() / kGb);
+  }
+  return text;
+}
+
+std::string mixes_text(const std::vector<MixedRate>& mixes) {
+  std::string text;
+  for (const MixedRate& mix : mixes) {
+    const Measurement& measurement = mix.measurement;
+    const double seconds = std::max(measurement.seconds, 1e-9);
+    text +=
+        line("  %2.0f %% reads: %.2f GB/s (read %.2f, wrote %.2f), p50 %.2f, p99 %.2f, max %.2f ms\n",
+             mix.read_share * 100, measurement.bytes_per_second() / kGb,
+             static_cast<double>(measurement.read_bytes) / seconds / kGb,
+             static_cast<double>(measurement.written_bytes) / seconds / kGb,
+             measurement.latency.percentile_seconds(50) * 1e3,
+             measurement.latency.percentile_seconds(99) * 1e3, measurement.latency.largest_seconds() * 1e3);
+  }
+  return text;
+}
+
+std::string sustained_text(const SustainedWrite& sustained) {
+  const Measurement& measurement = sustained.measurement;
+  std::string text = "  wrote on and on: " + size_text(measurement.written_bytes) +
+                     line(" in %.1f s, %.2f times over a file of ", measurement.seconds, sustained.passes()) +
+                     size_text(sustained.file_bytes) + "; " + size_text(sustained.reserve_bytes) +
+                     " of the drive were to stay free\n";
+  if (sustained.found.fell) {
+    text += line("  fell after %.1f s from %.2f to %.2f GB/s, when ", sustained.seconds_before_fall(),
+                 sustained.found.before / kGb, sustained.found.after / kGb) +
+            size_text(sustained.bytes_before_fall()) + " were written\n";
+  } else {
+    text += "  the rate did not fall for good in that time\n";
+  }
+  return text + line("  steady rate %.2f GB/s\n", sustained.found.steady / kGb);
+}
+
+std::string health_lines(const DriveResult& result) {
+  std::string text;
+  for (size_t i = 0; i < std::min(result.health_before.size(), result.health_after.size()); ++i)
+    text += "  " + health_text(result.health_before[i], result.health_after[i]) + "\n";
+  return text;
+}
+
+std::string fio_text(const DriveResult& result, const Options& options) {
+  const auto lines = fio_lines(result, options);
+  std::string text = lines.empty() ? "" : "  the same by fio:\n";
+  for (const auto& [what, command] : lines) text.append("    ").append(command).append("\n");
+  return text;
+}
+
+// What was measured in the file that is used again and again.
+std::string file_text(const DriveResult& result) {
+  if (result.sustained) return "";
+  std::string text = "  file of " + size_text(result.file_bytes) + ", first written at " +
                      line("%.2f GB/s; ", result.first_write.bytes_per_second() / kGb) + result.queue;
   for (const QueueRate& rate : result.queues) {
     text += line("; %s read %.2f, wrote %.2f GB/s", rate.queue.c_str(), rate.read_bytes_per_second / kGb,
                  rate.write_bytes_per_second / kGb);
   }
-  text += "\n";
-  text += sweep_text(result.sweep) + measurements_text(result.measurements) + proof_text(result);
-  if (!result.settings) return text;
-  return text + "  settings: " + result.queue + ", blocks of " + size_text(result.chosen.block_bytes) + ", " +
-         size_text(result.chosen.bytes_in_flight) + " in flight\n";
+  return text + "\n";
 }
 
-json to_json(const Measurement& measurement) {
-  json latency{{"max", measurement.latency.largest_seconds() * 1e3}};
-  for (const auto& [key, percent] : kPercents)
-    latency[key] = measurement.latency.percentile_seconds(percent) * 1e3;
-  json tenths = json::array();
-  for (const uint64_t bytes : measurement.tenth_bytes) {
-    if (measurement.tenth_seconds > 0)
-      tenths.push_back(static_cast<double>(bytes) / measurement.tenth_seconds / kGb);
+std::string drive_text(const DriveResult& result, const Options& options) {
+  std::string text = result.folder + ": " + describe(result.drive) + "\n" + file_text(result);
+  if (result.interrupted) text += "  INTERRUPTED: what is missing was not measured\n";
+  text += sweep_text(result.sweep);
+  if (!result.measurements.empty()) text += measurements_text(result.measurements);
+  text += mixes_text(result.mixes) + loaded_text(result.loaded);
+  if (result.sustained) text += sustained_text(*result.sustained);
+  text += proof_text(result) + health_lines(result);
+  if (result.settings) {
+    text += "  settings: " + result.queue + ", blocks of " + size_text(result.chosen.block_bytes) + ", " +
+            size_text(result.chosen.bytes_in_flight) + " in flight\n";
   }
-  return {{"gb_per_second", measurement.bytes_per_second() / kGb},
-          {"read_bytes", measurement.read_bytes},
-          {"written_bytes", measurement.written_bytes},
-          {"seconds", measurement.seconds},
-          {"transfers", measurement.latency.count()},
-          {"latency_ms", std::move(latency)},
-          {"cpu_seconds_per_gb", measurement.cpu_seconds_per_gb()},
-          {"sync_seconds", measurement.sync_seconds},
-          {"gb_per_second_by_tenth", std::move(tenths)}};
+  return text + fio_text(result, options);
 }
 
-json to_json(const std::map<Traffic, Measurement>& measurements) {
-  json all = json::object();
-  for (const auto& [traffic, measurement] : measurements)
-    all[std::string(name(traffic))] = to_json(measurement);
-  return all;
+double rate_of(const std::map<Traffic, Measurement>& measurements, Traffic traffic) {
+  const auto found = measurements.find(traffic);
+  return found == measurements.end() ? 0 : found->second.bytes_per_second() / kGb;
 }
 
-json to_json(const std::optional<ByteCount>& count) {
-  if (!count) return nullptr;
-  return {{"read_bytes", count->read_bytes}, {"written_bytes", count->written_bytes}};
-}
-
-json to_json(const Proof& proof) {
-  return {{"reached_drive", proof.reached_drive()},
-          {"doubt", proof.doubt},
-          {"asked", to_json(std::optional(proof.asked))},
-          {"process", to_json(proof.process)},
-          {"device", to_json(proof.device)},
-          {"pages", proof.residency.page_count},
-          {"resident_pages", proof.residency.resident_count}};
-}
-
-json settings_json(const DriveResult& result) {
-  if (!result.settings) return nullptr;
-  const DriveSettings& settings = *result.settings;
-  return {{"queue", settings.queue},
-          {"block_bytes", settings.block_bytes},
-          {"bytes_in_flight", settings.bytes_in_flight},
-          {"read_gb_per_second", settings.read_bytes_per_second / kGb},
-          {"write_gb_per_second", settings.write_bytes_per_second / kGb},
-          {"mixed_gb_per_second", settings.mixed_bytes_per_second / kGb}};
-}
-
-json to_json(const DriveResult& result) {
-  json sweep = json::array();
-  for (const SweepPoint& point : result.sweep) {
-    sweep.push_back({{"block_bytes", point.block_bytes},
-                     {"bytes_in_flight", point.bytes_in_flight},
-                     {"read_gb_per_second", point.read_bytes_per_second / kGb},
-                     {"write_gb_per_second", point.write_bytes_per_second / kGb}});
+// GB/s by traffic: what drives give alone, beside one another, and as one.
+std::string together_text(const Report& report) {
+  const TogetherResult& together = *report.together;
+  std::string text = "all drives together, striped\n" + measurements_text(together.striped) +
+                     "  GB/s    each alone, summed   all at once, summed   striped\n";
+  for (const auto& [traffic, measurement] : together.striped) {
+    double alone = 0, beside = 0;
+    for (const DriveResult& drive : report.drives) alone += rate_of(drive.measurements, traffic);
+    for (const auto& drive : together.beside) beside += rate_of(drive, traffic);
+    text += line("  %-5s   %18.2f   %19.2f   %7.2f\n", std::string(name(traffic)).c_str(), alone, beside,
+                 measurement.bytes_per_second() / kGb);
   }
-  json queues = json::object();
-  for (const QueueRate& rate : result.queues) {
-    queues[rate.queue] = {{"read_gb_per_second", rate.read_bytes_per_second / kGb},
-                          {"write_gb_per_second", rate.write_bytes_per_second / kGb}};
-  }
-  return {{"folder", result.folder},
-          {"key", result.drive.key},
-          {"file_system", result.drive.file_system},
-          {"mount_point", result.drive.mount_point},
-          {"source", result.drive.source},
-          {"disk", result.drive.disk},
-          {"model", result.drive.model},
-          {"file_bytes", result.file_bytes},
-          {"first_write", to_json(result.first_write)},
-          {"queue", result.queue},
-          {"queues", std::move(queues)},
-          {"sweep", std::move(sweep)},
-          {"block_bytes", result.chosen.block_bytes},
-          {"bytes_in_flight", result.chosen.bytes_in_flight},
-          {"measurements", to_json(result.measurements)},
-          {"proof", to_json(result.proof)},
-          {"settings", settings_json(result)}};
+  if (together.interrupted) text += "  INTERRUPTED: what is missing was not measured\n";
+  return text;
 }
 
 }  // namespace
 
 std::string report_text(const Report& report) {
   std::string text;
-  for (const DriveResult& result : report.drives) text += drive_text(result);
-  if (report.together)
-    text.append("all drives together\n").append(measurements_text(report.together->measurements));
+  for (const DriveResult& result : report.drives) text += drive_text(result, report.options);
+  if (report.together) text += together_text(report);
   if (!report.settings_file.empty())
     text += "The engine will read the settings in " + report.settings_file.string() + "\n";
+  if (!report.options.svg.empty()) text += "The picture is in " + report.options.svg + "\n";
   return text;
-}
-
-std::string report_json(const Report& report) {
-  json drives = json::array();
-  for (const DriveResult& result : report.drives) drives.push_back(to_json(result));
-  json all{{"program", "nvme_bench"}, {"version", kVersion}, {"drives", std::move(drives)}};
-  if (report.together) all["together"] = to_json(report.together->measurements);
-  all["settings_file"] = report.settings_file.empty() ? json(nullptr) : json(report.settings_file.string());
-  return all.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace sluice::nvme_bench

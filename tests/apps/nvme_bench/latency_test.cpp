@@ -29,6 +29,19 @@ TEST(Latencies, HaveKnownPercentiles) {
   EXPECT_EQ(histogram.count(), 100u);
 }
 
+TEST(Latencies, HaveADistribution) {
+  EXPECT_TRUE(LatencyHistogram().distribution().empty());
+  LatencyHistogram histogram;
+  for (const double ns : {10.0, 10.0, 20.0, 60.0}) histogram.add(ns * 1e-9);
+  const auto points = histogram.distribution();
+  ASSERT_EQ(points.size(), 3u);
+  EXPECT_DOUBLE_EQ(points[0].first, 10e-9);
+  EXPECT_DOUBLE_EQ(points[0].second, 0.5);
+  EXPECT_DOUBLE_EQ(points[1].second, 0.75);
+  EXPECT_DOUBLE_EQ(points[2].first, 60e-9);
+  EXPECT_DOUBLE_EQ(points[2].second, 1);
+}
+
 TEST(Latencies, BelowABucketAreExact) {
   LatencyHistogram histogram;
   for (const double ns : {0.0, 1.0, 63.0, 64.0, 127.0}) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "apps/nvme_bench/drive_bench.h"
+#include "apps/nvme_bench/scratch.h"
 #include "io/aligned_buffer.h"
 #include "io/file.h"
 #include "io/striped_file.h"
@@ -61,6 +62,48 @@ TEST_F(MeasureTest, CountsWhatWasTransferred) {
   EXPECT_EQ(mixed.read_bytes, 5 * kBlock);
   EXPECT_EQ(mixed.written_bytes, 5 * kBlock);
   EXPECT_EQ(queue_.in_flight(), 0);
+}
+
+TEST_F(MeasureTest, KeepsTheShareOfReads) {
+  write_once();
+  for (const double share : {0.1, 0.25, 0.7, 0.99}) {
+    Load mix = load(true, true);
+    mix.read_share = share;
+    const Measurement mixed = measure(queue_, mix, memory_.bytes(), {.transfers = 200});
+    EXPECT_EQ(mixed.bytes(), 200 * kBlock);
+    EXPECT_NEAR(static_cast<double>(mixed.read_bytes) / kBlock, share * 200, 1) << share;
+  }
+}
+
+TEST_F(MeasureTest, ProbesBesideALoadAndAlone) {
+  write_once();
+  Load loaded = load(true, true);
+  loaded.probes = walk_scattered(file_.descriptor(), kBlocks * kBlock, kProbeBytes);
+  const Measurement busy = measure(queue_, loaded, memory_.bytes(), {.transfers = 400});
+  EXPECT_EQ(busy.bytes(), 400 * kBlock);  // without the probes
+  EXPECT_EQ(busy.latency.count(), 400u);
+  EXPECT_GT(busy.probe_latency.count(), 0u);
+  EXPECT_EQ(busy.probe_bytes(), busy.probe_latency.count() * 4096);
+  Load alone;
+  alone.block_bytes = kProbeBytes;
+  alone.probes = loaded.probes;
+  int asked = 0;
+  const Measurement idle = measure(queue_, alone, memory_.bytes(), {.stop = [&] { return ++asked > 50; }});
+  EXPECT_EQ(idle.bytes(), 0u);
+  EXPECT_EQ(idle.probe_latency.count(), 50u);  // one at a time
+  EXPECT_EQ(queue_.in_flight(), 0);
+}
+
+TEST_F(MeasureTest, ScatteredBlocksStayInTheFile) {
+  const Walk walk = walk_scattered(3, 10 * kBlock + 100, kBlock);
+  EXPECT_EQ(walk.count, 10u);
+  std::vector<int> hits(10);
+  for (uint64_t i = 0; i < 1000; ++i) {
+    const IoRequest request = walk.request(i);
+    ASSERT_EQ(request.offset % kBlock, 0u);
+    ++hits.at(request.offset / kBlock);
+  }
+  for (const int count : hits) EXPECT_GT(count, 50);
 }
 
 TEST_F(MeasureTest, StopsWhenTold) {

@@ -9,6 +9,7 @@
 
 #include "tests/support/child_process.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/xml_check.h"
 
 namespace sluice {
 namespace {
@@ -74,6 +75,8 @@ TEST_F(NvmeBenchTest, MeasuresSeveralDrivesTogether) {
   const json report = json::parse(outcome.out);
   EXPECT_EQ(report["drives"].size(), 2u);
   EXPECT_GT(report["together"]["mixed"]["gb_per_second"], 0);
+  ASSERT_EQ(report["beside"].size(), 2u);
+  for (const json& drive : report["beside"]) EXPECT_GT(drive["mixed"]["gb_per_second"], 0);
   EXPECT_THAT(outcome.err, HasSubstr("lie on one drive"));
   EXPECT_THAT(test::list_all(folder_.path()), IsEmpty());
   EXPECT_THAT(test::list_all(other.path()), IsEmpty());
@@ -82,15 +85,74 @@ TEST_F(NvmeBenchTest, MeasuresSeveralDrivesTogether) {
 
 TEST_F(NvmeBenchTest, EndsWithASignalAndLeavesNothing) {
   for (const int number : {SIGTERM, SIGINT, SIGKILL}) {
-    test::ChildProcess child(arguments(folder_.path(), {"--seconds=3600"}), [this] { return use_cache(); });
+    test::ChildProcess child(arguments(folder_.path(), {"--seconds=3600", "--json"}),
+                             [this] { return use_cache(); });
     ASSERT_TRUE(child.wait_for_error_text("measuring read"));
     child.send_signal(number);
     const test::Outcome outcome = child.finish();
     EXPECT_EQ(outcome.code, number == SIGKILL ? -SIGKILL : 128 + number) << outcome.err;
-    EXPECT_THAT(outcome.out, IsEmpty());
     EXPECT_THAT(test::list_all(folder_.path()), IsEmpty());
     EXPECT_THAT(test::list_all(cache_.path()), IsEmpty());
+    if (number == SIGKILL) continue;
+    const json report = json::parse(outcome.out);
+    EXPECT_EQ(report["interrupted"], true);
+    const json& drive = report["drives"].at(0);
+    EXPECT_TRUE(drive["measurements"].contains("read"));
+    EXPECT_FALSE(drive["measurements"].contains("write"));
+    EXPECT_EQ(drive["sweep"].size(), 2u);
+    EXPECT_TRUE(drive["settings"].is_null());
   }
+}
+
+TEST_F(NvmeBenchTest, DrawsAndMeasuresSmallReadsUnderLoad) {
+  const std::string svg = cache_ / "drives.svg";
+  const test::Outcome outcome = run(
+      arguments(folder_.path(), {"--json", "--save=false", "--load_latency", "--mixed=0.7", "--svg", svg}));
+  const json report = json::parse(outcome.out);
+  const json& drive = report["drives"].at(0);
+  for (const char* load : {"none", "read", "write", "mixed"}) {
+    const json& loaded = drive["load_latency"][load];
+    EXPECT_GT(loaded["probes"], 0) << load;
+    EXPECT_GE(loaded["latency_ms"]["p99.9"], loaded["latency_ms"]["p50"]);
+    EXPECT_TRUE(drive["fio"].contains(std::string("latency_") + load));
+  }
+  EXPECT_EQ(drive["load_latency"]["none"]["gb_per_second"], 0);
+  ASSERT_EQ(drive["mixes"].size(), 1u);
+  EXPECT_EQ(drive["mixes"][0]["read_share"], 0.7);
+  EXPECT_TRUE(drive["sustained"].is_null());
+  for (const json& health : drive["health_after"])
+    EXPECT_NE(health["smart"].is_null(), health["reason"] == "") << health;
+  EXPECT_EQ(report["svg"], svg);
+  const std::string picture = test::read_all(svg);
+  EXPECT_EQ(test::xml_fault(picture), "");
+  for (const char* text : {"rate, GB/s", "time, s", "latency, ms", ">70 % reads<", ">4 KiB beside mixed<"})
+    EXPECT_THAT(picture, HasSubstr(text));
+  EXPECT_THAT(test::list_all(folder_.path()), IsEmpty());
+}
+
+TEST_F(NvmeBenchTest, WritesOnAndOn) {
+  const Arguments all = arguments(folder_.path(), {"--sustained=64MiB"});
+  const test::Outcome text = run(all);
+  EXPECT_THAT(text.out, HasSubstr("64 MiB in"));
+  EXPECT_THAT(text.out, HasSubstr("4.00 times over a file of 16 MiB"));
+  EXPECT_THAT(text.out, HasSubstr("steady rate"));
+  Arguments timed = arguments(folder_.path(), {"--json", "--sustained=0.3s"});
+  const json drive = json::parse(run(timed).out)["drives"].at(0);
+  EXPECT_GE(drive["sustained"]["measurement"]["seconds"], 0.3);
+  EXPECT_GT(drive["sustained"]["steady_gb_per_second"], 0);
+  EXPECT_TRUE(drive["settings"].is_null());
+  EXPECT_TRUE(drive["measurements"].empty());
+  EXPECT_THAT(test::list_all(folder_.path()), IsEmpty());
+  EXPECT_THAT(test::list_all(cache_.path()), IsEmpty());
+
+  test::ChildProcess child(arguments(folder_.path(), {"--json", "--sustained=1h"}),
+                           [this] { return use_cache(); });
+  ASSERT_TRUE(child.wait_for_error_text("writing on and on"));
+  child.send_signal(SIGINT);
+  const test::Outcome outcome = child.finish();
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_EQ(json::parse(outcome.out)["drives"].at(0)["interrupted"], true);
+  EXPECT_THAT(test::list_all(folder_.path()), IsEmpty());
 }
 
 TEST_F(NvmeBenchTest, SaysThatATmpfsIsNoDrive) {
@@ -119,6 +181,7 @@ TEST_F(NvmeBenchTest, SaysWhatIsWrong) {
   expect_failure(arguments(folder_ / "missing"), 2, "missing");
   expect_failure({test::program_path("nvme_bench"), "--folder", folder_ / "missing"}, 2, "missing");
   expect_failure(arguments(folder_.path(), {"--size=1000TiB"}), 4, "not enough disk space");
+  expect_failure(arguments("/dev/null"), 2, "is not a folder");
   EXPECT_THAT(test::list_all(folder_.path()), IsEmpty());
 }
 

@@ -47,6 +47,28 @@ TEST(NvmeOptions, AreReadAsThoseOfFinetune) {
   EXPECT_FALSE(options.measures(Traffic::mixed));
 }
 
+TEST(NvmeOptions, OfLongWritesAreATimeOrASize) {
+  const auto seconds = [](const std::string& text) {
+    const Options options = parse({"--sustained", text});
+    EXPECT_FALSE(options.sustained->bytes);
+    return options.sustained->seconds;
+  };
+  EXPECT_EQ(seconds("90"), 90);
+  EXPECT_EQ(seconds("1.5s"), 1.5);
+  EXPECT_EQ(seconds("10min"), 600);
+  EXPECT_EQ(seconds("2h"), 7200);
+  EXPECT_EQ(parse({"--sustained", "200GiB"}).sustained->bytes, uint64_t{200} << 30);
+  EXPECT_FALSE(parse({}).sustained);
+}
+
+TEST(NvmeOptions, OfMixesAndSmallReads) {
+  EXPECT_THAT(parse({"--mixed", "0.7,0.25"}).read_shares, ElementsAre(0.7, 0.25));
+  EXPECT_TRUE(parse({}).measures_load());
+  EXPECT_FALSE(parse({"--quick"}).measures_load());
+  EXPECT_TRUE(parse({"--quick", "--load_latency"}).measures_load());
+  EXPECT_FALSE(parse({"--load_latency=false"}).measures_load());
+}
+
 TEST(NvmeOptions, AreExplained) {
   const std::string help = std::get<Text>(parse_options(Arguments{"--help"})).text;
   for (const char* word : {"Usage: nvme_bench", "--quick", "--folder", "--depth", "--json"})
@@ -79,6 +101,14 @@ INSTANTIATE_TEST_SUITE_P(
                       Wrong{{"--traffic", "raed"}, {"--traffic", "Did you mean read?"}},
                       Wrong{{"--size", "16MiB"}, {"--size", "16 MiB", "128 MiB"}},
                       Wrong{{"--seconds", "-1"}, {"--seconds"}},
+                      Wrong{{"--sustained", "0"}, {"--sustained", "'0'"}},
+                      Wrong{{"--sustained", "25h"}, {"--sustained", "'25h'"}},
+                      Wrong{{"--sustained", "soon"}, {"--sustained", "'soon'"}},
+                      Wrong{{"--sustained", "0GiB"}, {"--sustained", "writes nothing"}},
+                      Wrong{{"--mixed", "1"}, {"--mixed", "'1'", "0.7"}},
+                      Wrong{{"--mixed", "0.5,x"}, {"--mixed", "'x'"}},
+                      Wrong{{"--svg", "/dev/null"}, {"--svg", "/dev/null", "no file"}},
+                      Wrong{{"--svg", "/no/such/folder/a.svg"}, {"--svg", "no folder /no/such/folder"}},
                       Wrong{{"--queue", "aio"}, {"--queue", "io_uring"}}));
 
 }  // namespace
