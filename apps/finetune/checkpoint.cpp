@@ -164,6 +164,7 @@ std::unique_ptr<IoQueue> Checkpoint::make_queue(const IoChoice& choice) {
   std::unique_ptr<IoQueue> queue = make_io_queue(choice, &note);
   if (!note.empty() && !warned_) std::cerr << "warning: " << note << "\n";
   warned_ = warned_ || !note.empty();
+  queue = count_writes(std::move(queue), written_);
   return decorate_ ? decorate_(std::move(queue)) : std::move(queue);
 }
 
@@ -247,6 +248,16 @@ PendingSave Checkpoint::save(Engine& engine, nlohmann::json record) {
     engine.attach(*file_, queues());
   }
   return engine.save({.applied_step = 0, .run = std::move(record)});
+}
+
+void Checkpoint::count_manifest() {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder_, error), end; !error && entry != end; entry.increment(error)) {
+    std::error_code gone;
+    const uintmax_t size_bytes =
+        entry->path().filename().string().starts_with("generation-") ? entry->file_size(gone) : 0;
+    if (!gone) written_.add(size_bytes);
+  }
 }
 
 void Checkpoint::discard() {

@@ -12,6 +12,7 @@
 #include "apps/finetune/state_options.h"
 #include "apps/finetune/trainer.h"
 #include "apps/finetune/transfer_progress.h"
+#include "apps/finetune/write_count.h"
 #include "engine/store/folder_lock.h"
 #include "engine/store/manifest_folder.h"
 #include "engine/store/state_file.h"
@@ -57,6 +58,11 @@ class Checkpoint {
   // The state after the trainer's last step becomes a generation, in the background. Throws where there is no
   // room to make the files of the first one.
   PendingSave save(Engine& engine, nlohmann::json record);
+  // To call when a save has ended well: its manifest was written, too.
+  void count_manifest();
+  // Handed to the drives since this object was made: states, gradients, activations, manifests; on the way to
+  // other drives, too.
+  uint64_t written_bytes() const { return written_.bytes(); }
   // The run has ended well: nothing of the saved state is needed any more.
   void discard();
 
@@ -83,6 +89,7 @@ class Checkpoint {
   StateIdentity identity_;
   std::optional<Manifest> saved_;
   std::optional<StateLayout> layout_;
+  WriteCount written_;  // outlives the queues
   FolderLocks locks_;
   std::unique_ptr<StateFile> file_;
   bool warned_ = false;  // of what cannot be had for queues

@@ -25,17 +25,19 @@ void print_json(const nlohmann::ordered_json& json) {
 
 void print(const PlanOptions& options, const Plan& plan, const TrainSetup& setup, const Outlook& outlook) {
   const bool go = all_go(outlook.verdicts);
+  const double step_seconds = outlook.forecast.step.step_seconds;
   if (options.json) {
     nlohmann::ordered_json json = plan_json(plan, setup.trainer);
     json["states"] = state_format_json(setup);
     json["drives"] = disk_json(outlook.disk);
     json["prediction"] = forecast_json(outlook.forecast);
+    json["prediction"]["written_bytes_per_day"] = outlook.disk.written_per_day(step_seconds);
     json["verdicts"] = verdicts_json(outlook.verdicts);
     json["verdict"] = go ? "go" : "no-go";
     print_json(json);
     return;
   }
-  std::cout << plan_table(plan, setup.trainer) << state_table(setup) << disk_table(outlook.disk)
+  std::cout << plan_table(plan, setup.trainer) << state_table(setup) << disk_table(outlook.disk, step_seconds)
             << forecast_table(outlook.forecast) << verdict_table(outlook.verdicts)
             << "verdict: " << (go ? "go" : "no-go") << "\n";
 }

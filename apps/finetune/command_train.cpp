@@ -90,8 +90,10 @@ int run_command(const TrainOptions& options) {
   const nlohmann::ordered_json settings = run_settings(options, setup);
   const std::optional<RunProgress> resumed = find_progress(options, settings, checkpoint, setup);
   const Plan plan = Trainer::plan(*setup.runtime.device, setup.model.config, setup.trainer);
-  const DiskUse use = disk_use(options, setup, plan);
-  add_warning(check_disk(options, use, resumed && !checkpoint.drives_changed()), setup);
+  DiskUse use = disk_use(options, setup, plan);
+  const bool moved = resumed && checkpoint.drives_changed();
+  if (resumed) use.go_on_after(resumed->facts.steps, resumed->facts.written_bytes, moved);
+  add_warning(check_disk(options, use, resumed && !moved), setup);
   add_warning(check_machine_memory(plan), setup);
   introduce(options, setup, plan, use);
   guard.trace_into(setup.runtime.trace.get());

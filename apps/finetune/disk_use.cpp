@@ -97,10 +97,38 @@ std::string row(const std::string& name, uint64_t size_bytes) {
 
 }  // namespace
 
+int64_t DiskUse::saves_after(int64_t done) const {
+  if (steps == 0 || done > steps) return 0;
+  const auto on_the_way = [&](int64_t count) { return save_interval > 0 ? count / save_interval : 0; };
+  const int64_t last = std::max<int64_t>(0, steps - 1);
+  return on_the_way(last) - on_the_way(std::min(done, last)) + (saved_at_end && done < steps ? 1 : 0);
+}
+
 std::optional<uint64_t> DiskUse::written_per_run() const {
   if (steps == 0) return std::nullopt;
-  return written_at_start + static_cast<uint64_t>(steps) * written_per_step +
-         static_cast<uint64_t>(saves) * written_per_save + export_bytes;
+  return written_before + written_at_start + static_cast<uint64_t>(steps - steps_before) * written_per_step +
+         static_cast<uint64_t>(saves()) * written_per_save + export_bytes;
+}
+
+std::optional<uint64_t> DiskUse::limit_wanted() const {
+  const std::optional<uint64_t> run = written_per_run();
+  return run ? std::optional(*run + written_per_save) : std::nullopt;
+}
+
+uint64_t DiskUse::written_per_day(double step_seconds) const {
+  constexpr double kSecondsPerDay = 86400;
+  if (!(step_seconds > 0)) return 0;
+  double per_step = static_cast<double>(written_per_step);
+  if (save_interval > 0)
+    per_step += static_cast<double>(written_per_save) / static_cast<double>(save_interval);
+  return static_cast<uint64_t>(per_step / step_seconds * kSecondsPerDay);
+}
+
+void DiskUse::go_on_after(int64_t done, uint64_t written_bytes, bool moved) {
+  steps_before = done;
+  written_before = written_bytes;
+  saved_at_end = true;  // whatever the options: a saved state is there to be kept until the result is
+  if (!moved) written_at_start = scratch_bytes;  // the states are there, gradients have a new file
 }
 
 DiskUse disk_use(const TrainOptions& options, const TrainSetup& setup, const Plan& plan) {
@@ -110,15 +138,16 @@ DiskUse disk_use(const TrainOptions& options, const TrainSetup& setup, const Pla
               .state_needed = options.state.spills() || interval > 0,
               .read_per_step = plan.disk_read_bytes_per_walk,
               .written_per_step = plan.disk_write_bytes_per_walk,
-              .steps = std::max(setup.total_steps, std::max<int64_t>(0, options.max_steps))};
+              .steps = std::max(setup.total_steps, std::max<int64_t>(0, options.max_steps)),
+              .save_interval = interval};
   const size_t weights_here = plan.part(plan_part::kWeights).size_bytes;
   use.written_per_save = weights_here + plan.part(plan_part::kMoments).size_bytes;
-  if (use.steps > 0) use.saves = interval > 0 ? (use.steps - 1) / interval : 0;
-  if (use.steps > 0 && (options.state.spills() || use.saves > 0)) ++use.saves;  // at the end
+  use.saved_at_end = options.state.spills() || (interval > 0 && use.steps > interval);
   if (options.state.spills()) {
     const ModelSpec model = trained_model(setup);
     const size_t weights = TensorStore::weight_arena_bytes(model);
-    use.written_at_start = use.state_bytes + weights - std::min(weights, weights_here);
+    // Loading writes whole checksum blocks, and those that two pieces share once for each: at most twice.
+    use.written_at_start = use.state_bytes + 2 * (weights - std::min(weights, weights_here));
     for (const PlanPart& part : plan.parts)
       if (part.tier == Tier::disk && part.name == plan_part::kWaiting) use.scratch_bytes += part.size_bytes;
   }
@@ -135,14 +164,17 @@ std::vector<RoomWanted> room_wanted(const TrainOptions& options, const DiskUse& 
 }
 
 std::string check_disk(const TrainOptions& options, const DiskUse& use, bool state_is_there) {
-  if (const auto written = use.written_per_run();
-      written && options.state.ssd_write_limit && *written > *options.state.ssd_write_limit) {
+  if (const auto wanted = use.limit_wanted();
+      wanted && options.state.ssd_write_limit && *wanted > *options.state.ssd_write_limit) {
     throw Error(
         ErrorKind::resource,
-        "the run would write " + format_bytes(*written) + " (" + std::to_string(*written) +
-            " bytes) to its drives, over --ssd_write_limit " + format_bytes(*options.state.ssd_write_limit) +
-            ". Try more --host_memory, more rows a step and so fewer steps, a larger --save_steps, or "
-            "a higher limit.");
+        "the run would write " + format_bytes(*use.written_per_run()) + " to its drives" +
+            (use.written_before > 0 ? ", " + format_bytes(use.written_before) + " of it already" : "") +
+            ", and " + format_bytes(use.written_per_save) +
+            " more should it be interrupted once: over --ssd_write_limit " +
+            format_bytes(*options.state.ssd_write_limit) + ". Try --ssd_write_limit " +
+            std::to_string(*wanted) +
+            ", more --host_memory, more rows a step and so fewer steps, or a larger --save_steps.");
   }
   if (options.output.empty()) return "";
   std::vector<Need> needs{{options.output, use.export_bytes, "the result"}};
@@ -159,15 +191,16 @@ std::string check_disk(const TrainOptions& options, const DiskUse& use, bool sta
   return lack + ": if the run is interrupted, its state cannot be saved.";
 }
 
-std::string disk_table(const DiskUse& use) {
-  std::string text = "drives\n" + row("  read a step", use.read_per_step) +
-                     row("  written a step", use.written_per_step) +
-                     row("  written at the start", use.written_at_start) +
-                     row("  written a saved state, at most", use.written_per_save) +
-                     row("  written for the result", use.export_bytes);
+std::string disk_table(const DiskUse& use, double step_seconds) {
+  std::string text =
+      "drives\n" + row("  read a step", use.read_per_step) + row("  written a step", use.written_per_step);
+  if (const uint64_t day = use.written_per_day(step_seconds); day > 0) text += row("  written a day", day);
+  text += row("  written at the start", use.written_at_start) +
+          row("  written a saved state, at most", use.written_per_save) +
+          row("  written for the result", use.export_bytes);
   if (const auto written = use.written_per_run()) {
     text += row("  written in a run of " + std::to_string(use.steps) + " step(s), " +
-                    std::to_string(use.saves) + " saved",
+                    std::to_string(use.saves()) + " saved",
                 *written);
   }
   return text;
@@ -182,7 +215,7 @@ nlohmann::ordered_json disk_json(const DiskUse& use) {
           {"written_bytes_per_save", use.written_per_save},
           {"written_bytes_for_result", use.export_bytes},
           {"steps", use.steps > 0 ? Json(use.steps) : Json()},
-          {"saves", use.saves},
+          {"saves", use.saves()},
           {"written_bytes_per_run", written ? Json(*written) : Json()}};
 }
 

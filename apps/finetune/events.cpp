@@ -16,6 +16,7 @@ namespace {
 struct KeptLines {
   uint64_t size_bytes = 0;
   int64_t dropped_steps = 0;
+  uint64_t written_bytes = 0;  // what steps wrote that come again was written all the same
 };
 
 // Up to the first step behind `step`; what follows it belongs to steps that come again.
@@ -26,6 +27,9 @@ KeptLines find_kept(const std::filesystem::path& path, int64_t step) {
   for (std::string line; std::getline(in, line) && !in.eof();) {
     const nlohmann::json event = nlohmann::json::parse(line, nullptr, false);
     if (!event.is_object()) break;
+    if (const auto written = event.find("written_bytes");
+        written != event.end() && written->is_number_unsigned())
+      kept.written_bytes = std::max(kept.written_bytes, written->get<uint64_t>());
     if (event.value("event", "") == "step" && event.value("step", int64_t{0}) > step) {
       keeping = false;
       ++kept.dropped_steps;
@@ -45,6 +49,7 @@ EventLog::EventLog(const std::filesystem::path& path, int64_t step) {
   if (::ftruncate(descriptor, static_cast<off_t>(kept.size_bytes)) != 0) throw_file_error("cut", path, errno);
   offset_ = kept.size_bytes;
   dropped_steps_ = kept.dropped_steps;
+  written_bytes_ = kept.written_bytes;
 }
 
 void EventLog::write(const nlohmann::ordered_json& event) {

@@ -31,6 +31,8 @@ class EventLog {
   // the training is worth more than its diary.
   void write(const nlohmann::ordered_json& event) EXCLUDES(mutex_);
 
+  // The most that any line, cut off or kept, says was written (written_bytes).
+  uint64_t written_bytes() const { return written_bytes_; }
   // Steps that were cut off.
   int64_t dropped_steps() const { return dropped_steps_; }
 
@@ -39,6 +41,7 @@ class EventLog {
   std::optional<File> file_ GUARDED_BY(mutex_);
   uint64_t offset_ GUARDED_BY(mutex_) = 0;
   int64_t dropped_steps_ = 0;
+  uint64_t written_bytes_ = 0;
 };
 
 }  // namespace sluice::finetune

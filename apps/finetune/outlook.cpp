@@ -68,10 +68,10 @@ Outlook look_ahead(const PlanOptions& options, const TrainSetup& setup, const Pl
   outlook.forecast =
       make_forecast(device.device(), setup,
                     {.gpu = device.gpu(), .spill_dirs = state.spill_dirs, .steps = outlook.disk.steps});
-  outlook.verdicts = {memory_verdict(setup, device, plan), room_verdict(options.train, outlook.disk),
-                      judge_endurance(outlook.disk.written_per_step, outlook.disk.written_per_run(),
-                                      state.ssd_write_limit, outlook.forecast.step.step_seconds),
-                      judge_time(outlook.forecast)};
+  outlook.verdicts = {
+      memory_verdict(setup, device, plan), room_verdict(options.train, outlook.disk),
+      judge_endurance(outlook.disk, state.ssd_write_limit, outlook.forecast.step.step_seconds),
+      judge_time(outlook.forecast)};
   return outlook;
 }
 

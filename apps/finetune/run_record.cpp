@@ -147,6 +147,7 @@ nlohmann::json run_record(const Json& settings, const RunProgress& progress) {
             {"tokens", facts.tokens},
             {"label_tokens", facts.label_tokens},
             {"seconds", facts.seconds},
+            {"written_bytes", facts.written_bytes},
             {"epoch", progress.cursor.epoch},
             {"position", progress.cursor.position}}}};
 }
@@ -163,6 +164,7 @@ RunProgress recorded_progress(const nlohmann::json& record) {
     progress.facts.tokens = saved.at("tokens");
     progress.facts.label_tokens = saved.at("label_tokens");
     progress.facts.seconds = saved.at("seconds");
+    progress.facts.written_bytes = saved.value("written_bytes", uint64_t{0});  // not in older records
     progress.cursor = {saved.at("epoch"), saved.at("position")};
     if (progress.facts.steps < 0 || progress.cursor.epoch < 0 || progress.cursor.position < 0)
       fail_record("a count is negative");

@@ -88,10 +88,14 @@ void add_tiers(OptionTable& table, StateOptions& options) {
                     .help = "seconds after which a transfer that has not returned is told; after four times "
                             "as many the run ends; 0: never",
                     .aliases = {}});
-  table.add(group, {.name = "ssd_write_limit",
-                    .value = size_value(options.ssd_write_limit, "none"),
-                    .help = "refuse a run that would write more to the drives",
-                    .aliases = {}});
+  table.add(
+      group,
+      {.name = "ssd_write_limit",
+       .value = size_value(options.ssd_write_limit, "none"),
+       .help =
+           "of the whole run, all its parts together: what would write more is refused, or stopped in time "
+           "with its state saved",
+       .aliases = {}});
 }
 
 OptionValue stop_after_value(std::optional<int64_t>& step) {

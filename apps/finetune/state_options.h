@@ -21,7 +21,7 @@ struct StateOptions {
   IoChoice::Engine io = IoChoice::Engine::automatic;
   double io_timeout = 120;                  // seconds until a transfer counts as late; 0: never
   std::optional<int64_t> save_steps;        // empty: see save_interval()
-  std::optional<uint64_t> ssd_write_limit;  // bytes of the whole run
+  std::optional<uint64_t> ssd_write_limit;  // bytes of the whole run, resumed parts included
   bool resume = false;
   bool allow_different_kernels = false;
   std::optional<int64_t> stop_after;  // tests: as if SIGTERM had come during this step

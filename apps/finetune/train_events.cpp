@@ -132,10 +132,13 @@ Json step_event(const StepFacts& facts) {
             {"disk", report.waited.disk},
             {"optimizer", report.waited.optimizer}}},
           {"peak_bytes", peak_json(facts.peak)},
+          {"written_bytes", facts.written_bytes},
           {"skipped", report.skipped}};
 }
 
 Json end_event(const RunFacts& facts, const std::string& output) {
+  constexpr double kSecondsPerDay = 86400;
+  const auto written = static_cast<double>(facts.written_bytes);
   return {
       {"event", "end"},
       {"steps", facts.steps},
@@ -147,6 +150,9 @@ Json end_event(const RunFacts& facts, const std::string& output) {
       {"seconds", facts.seconds},
       {"tokens_per_second", facts.seconds > 0 ? static_cast<double>(facts.tokens) / facts.seconds : 0.0},
       {"skipped_steps", facts.skipped_steps},
+      {"written_bytes", facts.written_bytes},
+      {"written_bytes_per_step", facts.steps > 0 ? written / static_cast<double>(facts.steps) : 0.0},
+      {"written_bytes_per_day", facts.seconds > 0 ? written / facts.seconds * kSecondsPerDay : 0.0},
       {"peak_bytes", peak_json(facts.peak)},
       {"exported", {{"moved_weights", facts.exported.moved}, {"unshown_weights", facts.exported.unshown}}},
       {"output", output}};

@@ -21,6 +21,7 @@ struct StepFacts {
   double seconds = 0;
   StepReport report;
   PeakBytes peak;
+  uint64_t written_bytes = 0;  // to the drives, by the whole run until now; the update may still write
   double tokens_per_second() const { return static_cast<double>(report.token_count) / seconds; }
 };
 
@@ -32,6 +33,8 @@ struct RunFacts {
   int64_t tokens = 0;
   int64_t label_tokens = 0;
   double seconds = 0;
+  uint64_t written_bytes =
+      0;  // to the drives: states, gradients, activations, manifests, at the end the result
   PeakBytes peak;
   ExportReport exported;
   std::string state_hash;  // 16 hexadecimal digits

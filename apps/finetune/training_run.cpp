@@ -1,11 +1,13 @@
 #include "apps/finetune/training_run.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <utility>
 
+#include "apps/finetune/disk_use.h"
 #include "apps/finetune/report.h"
 #include "apps/finetune/weights.h"
 
@@ -22,6 +24,14 @@ std::string hash_text(uint64_t hash) {
   char text[20];
   std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(hash));
   return text;
+}
+
+// Of the files that the export wrote.
+uint64_t size_of_result(const std::filesystem::path& output) {
+  uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(output))
+    if (entry.is_regular_file() && entry.path().filename() != kEventsName) bytes += entry.file_size();
+  return bytes;
 }
 
 std::string to_text(const nlohmann::ordered_json& json) {
@@ -41,12 +51,17 @@ TrainingRun::TrainingRun(const Parts& parts, nlohmann::ordered_json settings,
       events_(open_events(resumed)),
       screen_(std::cerr, progress_style(), parts.setup.total_steps, parts.options.logging_steps,
               progress_.facts.steps + 1),
+      written_before_(std::max(progress_.facts.written_bytes, events_->written_bytes())),
+      planned_save_bytes_(planned_use().written_per_save),
+      budget_(planned_use(), parts.options.state.ssd_write_limit, parts.checkpoint.written_bytes()),
       seconds_before_(progress_.facts.seconds) {
   const Plan& plan = parts.trainer.engine().plan();
   parts.guard.set_log(events_);
-  events_->write(resumed ? resume_event(parts.options, parts.setup, plan, progress_.facts.steps,
-                                        events_->dropped_steps())
-                         : start_event(parts.options, parts.setup, plan));
+  nlohmann::ordered_json begun = resumed ? resume_event(parts.options, parts.setup, plan,
+                                                        progress_.facts.steps, events_->dropped_steps())
+                                         : start_event(parts.options, parts.setup, plan);
+  begun["written_bytes"] = written_bytes();
+  events_->write(begun);
 }
 
 std::shared_ptr<EventLog> TrainingRun::open_events(const std::optional<RunProgress>& resumed) const {
@@ -59,7 +74,9 @@ int TrainingRun::run() {
   try {
     train();
     screen_.finish();
-    code = progress_.facts.steps < parts_.setup.total_steps ? stop() : finish();
+    code = stop_signal() != 0 && progress_.facts.steps < parts_.setup.total_steps ? stop()
+           : may_go_on()                                                          ? finish()
+                                                                                  : stop_at_write_limit();
   } catch (const std::exception& error) {
     screen_.finish();
     fail(error);
@@ -77,7 +94,7 @@ int TrainingRun::stop_signal() const {
 
 void TrainingRun::train() {
   const int64_t interval = parts_.options.state.save_interval();
-  while (progress_.facts.steps < parts_.setup.total_steps && stop_signal() == 0) {
+  while (progress_.facts.steps < parts_.setup.total_steps && stop_signal() == 0 && may_go_on()) {
     step();
     settle_save();  // has ended by now
     const int64_t steps = progress_.facts.steps;
@@ -96,6 +113,7 @@ void TrainingRun::step() {
   facts.report = parts_.trainer.step(window.micro_batches, facts.learning_rate);
   facts.seconds = seconds_since(begin);
   facts.peak = peak();
+  facts.written_bytes = written_bytes();
   refuse_bad_loss(facts);
   count(facts);
   progress_.cursor = window.next;
@@ -141,6 +159,7 @@ void TrainingRun::count(const StepFacts& facts) {
   run.tokens += facts.report.token_count;
   run.label_tokens += facts.report.label_count;
   run.peak = facts.peak;
+  budget_.count_step();
 }
 
 PeakBytes TrainingRun::peak() const {
@@ -149,13 +168,33 @@ PeakBytes TrainingRun::peak() const {
           .process = parts_.memory.bytes()};
 }
 
+DiskUse TrainingRun::planned_use() const {
+  DiskUse use = disk_use(parts_.options, parts_.setup, parts_.trainer.engine().plan());
+  use.go_on_after(first_step_, written_before_, false);
+  return use;
+}
+
+uint64_t TrainingRun::written_bytes() const {
+  return written_before_ + parts_.checkpoint.written_bytes();
+}
+
+// To the next step, or after the last one to the result.
+bool TrainingRun::may_go_on() const {
+  const int64_t steps = progress_.facts.steps;
+  if (steps < parts_.setup.total_steps) return budget_.allows_step(steps, written_bytes());
+  return budget_.allows_result(!saves_at_end() || saved_step_ == steps, written_bytes());
+}
+
 double TrainingRun::seconds() const {
   return seconds_before_ + seconds_since(begin_);
 }
 
 void TrainingRun::begin_save() {
   progress_.facts.seconds = seconds();
+  // Before the save, so with the most that it may write.
+  progress_.facts.written_bytes = written_bytes() + planned_save_bytes_;
   pending_step_ = progress_.facts.steps;
+  budget_.count_save();
   try {
     pending_save_ = parts_.checkpoint.save(parts_.trainer.engine(), run_record(settings_, progress_));
   } catch (const Error& error) {
@@ -170,6 +209,7 @@ void TrainingRun::settle_save() {
   try {
     save.wait();
     saved_step_ = pending_step_;
+    parts_.checkpoint.count_manifest();
   } catch (const std::exception& error) {
     tell_failed_save(pending_step_, error);
   }
@@ -196,32 +236,64 @@ void TrainingRun::save_now() {
   settle_save();
 }
 
-int TrainingRun::stop() {
+void TrainingRun::save_before_stop() {
   const int64_t steps = progress_.facts.steps;
-  const int signal_number = stop_signal();
   if (steps > 0 && saved_step_ != steps) std::cerr << "Saving the state after step " << steps << "\n";
   save_now();
   if (saved_step_ != steps) throw *save_error_;
-  events_->write({{"event", "interrupted"}, {"step", steps}, {"signal", signal_number}});
-  std::cerr << "Interrupted after step " << steps << " of " << parts_.setup.total_steps << ". ";
-  if (steps > 0) {
-    std::cerr << "The state is saved in " << parts_.checkpoint.folder().string()
-              << ": the same command with --resume goes on from there.\n";
-  } else {
+}
+
+void TrainingRun::tell_saved_state(const std::string& how) const {
+  if (progress_.facts.steps == 0) {
     std::cerr << "There was nothing to save.\n";
+    return;
   }
+  std::cerr << "The state is saved in " << parts_.checkpoint.folder().string() << ": the same command with "
+            << how << " goes on from there.\n";
+}
+
+int TrainingRun::stop() {
+  const int64_t steps = progress_.facts.steps;
+  const int signal_number = stop_signal();
+  save_before_stop();
+  events_->write({{"event", "interrupted"},
+                  {"step", steps},
+                  {"signal", signal_number},
+                  {"written_bytes", written_bytes()}});
+  std::cerr << "Interrupted after step " << steps << " of " << parts_.setup.total_steps << ". ";
+  tell_saved_state("--resume");
   return interrupt_exit_code(signal_number);
+}
+
+int TrainingRun::stop_at_write_limit() {
+  const int64_t steps = progress_.facts.steps;
+  const uint64_t limit = *parts_.options.state.ssd_write_limit;
+  save_before_stop();
+  const uint64_t written = written_bytes();
+  events_->write(
+      {{"event", "write_limit"}, {"step", steps}, {"written_bytes", written}, {"limit_bytes", limit}});
+  std::cerr << "Stopped after step " << steps << " of " << parts_.setup.total_steps
+            << ": the run has written " << format_bytes(written) << " to its drives, and "
+            << (steps < parts_.setup.total_steps ? "another step" : "the result")
+            << " would pass --ssd_write_limit " << format_bytes(limit) << ". ";
+  tell_saved_state("--resume and a higher --ssd_write_limit");
+  return exit_code(ErrorKind::resource);
+}
+
+// Should the result not find room, the run need not be repeated.
+bool TrainingRun::saves_at_end() const {
+  return saved_step_ > 0 || failed_step_ > 0 || parts_.options.state.spills();
 }
 
 int TrainingRun::finish() {
   RunFacts& run = progress_.facts;
-  // Should the result not find room, the run need not be repeated.
-  if (saved_step_ > 0 || failed_step_ > 0 || parts_.options.state.spills()) save_now();
+  if (saves_at_end()) save_now();
   run.state_hash = hash_text(parts_.trainer.engine().state_hash());
   run.seconds = seconds();  // the last update included
   run.exported = save_weights(parts_.setup.model.folder, parts_.trainer.engine().store(),
                               parts_.options.output, parts_.options.export_dtype);
   parts_.checkpoint.discard();
+  run.written_bytes = written_bytes() + size_of_result(parts_.options.output);
   run.peak = peak();
   events_->write(end_event(run, parts_.options.output));
   tell_result();
@@ -239,7 +311,8 @@ void TrainingRun::refuse_unsaved_end() const {
 void TrainingRun::tell_result() const {
   const RunFacts& run = progress_.facts;
   std::cerr << "Trained " << run.steps << " steps, " << run.tokens << " tokens in "
-            << duration_text(run.seconds) << "; train_loss " << run.train_loss << ". The model is in "
+            << duration_text(run.seconds) << "; train_loss " << run.train_loss << "; "
+            << format_bytes(run.written_bytes) << " written to drives. The model is in "
             << parts_.options.output << "\n";
   if (const std::string warning = export_warning(run.exported); !warning.empty())
     std::cerr << "warning: " << warning << "\n";
@@ -275,7 +348,10 @@ void TrainingRun::fail(const std::exception& error) {
     begin_save();
     settle_save();
   }
-  events_->write({{"event", "error"}, {"step", progress_.facts.steps + 1}, {"message", error.what()}});
+  events_->write({{"event", "error"},
+                  {"step", progress_.facts.steps + 1},
+                  {"written_bytes", written_bytes()},
+                  {"message", error.what()}});
   try {
     const nlohmann::json record = parts_.checkpoint.saved_record();
     if (record.is_null()) {

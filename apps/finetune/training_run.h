@@ -12,6 +12,7 @@
 #include "apps/finetune/run_record.h"
 #include "apps/finetune/train_events.h"
 #include "apps/finetune/train_setup.h"
+#include "apps/finetune/write_budget.h"
 #include "engine/base/error.h"
 
 namespace sluice::finetune {
@@ -35,9 +36,9 @@ class TrainingRun {
   TrainingRun(const TrainingRun&) = delete;
   TrainingRun& operator=(const TrainingRun&) = delete;
 
-  // To the end, or until a signal: the exit code. Throws what went wrong, after writing it down and saving
-  // what steps have been done. A state that could not be saved on the way is told and ends nothing; the last
-  // one is thrown, after the result has been written.
+  // To the end, until a signal, or until --ssd_write_limit allows no further step: the exit code. Throws what
+  // went wrong, after writing it down and saving what steps have been done. A state that could not be saved
+  // on the way is told and ends nothing; the last one is thrown, after the result has been written.
   int run();
 
  private:
@@ -49,6 +50,13 @@ class TrainingRun {
   void refuse_more_skips() const;
   void count(const StepFacts& facts);
   PeakBytes peak() const;
+  DiskUse planned_use() const;
+  uint64_t written_bytes() const;
+  bool may_go_on() const;
+  bool saves_at_end() const;
+  void save_before_stop();
+  void tell_saved_state(const std::string& how) const;
+  int stop_at_write_limit();
   double seconds() const;
   void begin_save();
   void settle_save();
@@ -73,6 +81,9 @@ class TrainingRun {
   std::optional<Error> save_error_;  // of it
   const std::shared_ptr<EventLog> events_;
   Progress screen_;
+  const uint64_t written_before_;  // of earlier parts of the run, by record or diary
+  const uint64_t planned_save_bytes_;
+  WriteBudget budget_;
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   const double seconds_before_;  // of earlier parts of the run
 };

@@ -5,8 +5,6 @@
 namespace sluice::finetune {
 namespace {
 
-constexpr double kSecondsPerDay = 86400;
-
 std::string of(uint64_t part, uint64_t whole) {
   return format_bytes(part) + " of " + format_bytes(whole);
 }
@@ -40,28 +38,28 @@ Verdict judge_room(std::span<const RoomWanted> wanted) {
   return verdict;
 }
 
-Verdict judge_endurance(uint64_t written_per_step, std::optional<uint64_t> written_per_run,
-                        std::optional<uint64_t> limit_bytes, double step_seconds) {
+Verdict judge_endurance(const DiskUse& use, std::optional<uint64_t> limit_bytes, double step_seconds) {
   Verdict verdict{.about = "endurance"};
-  verdict.text = format_bytes(written_per_step) + " a step";
-  if (step_seconds > 0) {
-    const double per_day = static_cast<double>(written_per_step) / step_seconds * kSecondsPerDay;
-    verdict.text += ", " + format_bytes(static_cast<size_t>(per_day)) + " a day";
-  }
-  if (written_per_run) verdict.text += ", " + format_bytes(*written_per_run) + " in the run";
+  verdict.text = format_bytes(use.written_per_step) + " a step";
+  if (step_seconds > 0) verdict.text += ", " + format_bytes(use.written_per_day(step_seconds)) + " a day";
+  if (const auto written = use.written_per_run())
+    verdict.text += ", " + format_bytes(*written) + " in the run";
   if (!limit_bytes) {
-    if (written_per_step > 0) verdict.text += "; no --ssd_write_limit";
+    if (use.written_per_step > 0) verdict.text += "; no --ssd_write_limit";
     return verdict;
   }
-  if (!written_per_run) {
+  const std::optional<uint64_t> wanted = use.limit_wanted();
+  if (!wanted) {
     verdict.text += "; without --data or --max_steps not held against --ssd_write_limit";
     return verdict;
   }
-  verdict.go = *written_per_run <= *limit_bytes;
+  verdict.go = *wanted <= *limit_bytes;
+  if (use.written_per_save > 0)
+    verdict.text += " and " + format_bytes(use.written_per_save) + " should it be interrupted once";
   verdict.text += ", of --ssd_write_limit " + format_bytes(*limit_bytes);
   if (!verdict.go) {
     verdict.would_go =
-        "--ssd_write_limit " + std::to_string((*written_per_run >> 30) + 1) + "GiB, or more --host_memory";
+        "--ssd_write_limit " + std::to_string((*wanted >> 30) + 1) + "GiB, or more --host_memory";
   }
   return verdict;
 }

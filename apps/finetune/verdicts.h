@@ -30,9 +30,7 @@ Verdict judge_memory(const Plan& plan, const MemoryFacts& facts);
 
 Verdict judge_room(std::span<const RoomWanted> wanted);
 
-// `written_per_run` is empty where the number of steps is unknown.
-Verdict judge_endurance(uint64_t written_per_step, std::optional<uint64_t> written_per_run,
-                        std::optional<uint64_t> limit_bytes, double step_seconds);
+Verdict judge_endurance(const DiskUse& use, std::optional<uint64_t> limit_bytes, double step_seconds);
 
 // A run has no limit of time: always go, with what there is to know.
 Verdict judge_time(const Forecast& forecast);

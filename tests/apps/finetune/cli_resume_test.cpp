@@ -316,12 +316,29 @@ TEST_F(CliResume, PlanShowsTheDrives) {
   EXPECT_GT(drives["read_bytes_per_step"], 0);
   EXPECT_GT(drives["written_bytes_per_step"], 0);
   EXPECT_EQ(drives["saves"], 3);  // 4, 8, and at the end
+  EXPECT_GT(plan["prediction"]["written_bytes_per_day"], drives["written_bytes_per_step"]);
   EXPECT_EQ(drives["written_bytes_per_run"].get<uint64_t>(),
             drives["written_bytes_at_start"].get<uint64_t>() +
                 10 * drives["written_bytes_per_step"].get<uint64_t>() +
                 3 * drives["written_bytes_per_save"].get<uint64_t>() +
                 drives["written_bytes_for_result"].get<uint64_t>());
   EXPECT_FALSE(fs::exists(folder_ / "a"));
+}
+
+TEST_F(CliResume, WhatPartsOfARunWriteAddsUp) {
+  interrupt(output_, spill("a"));
+  const json interrupted = test::read_events(output_).back();
+  const uint64_t before = interrupted["written_bytes"];
+  EXPECT_GT(before, 0u);
+  // The limit is for all parts together.
+  const Outcome refused = resume(output_, joined(spill("a"), {"--ssd_write_limit", std::to_string(before)}));
+  EXPECT_EQ(refused.code, 4) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("of it already"));
+  EXPECT_EQ(test::read_events(output_).back(), interrupted);
+  ASSERT_EQ(resume(output_, spill("a")).code, 0);
+  const json end = test::read_events(output_).back();
+  EXPECT_GT(end["written_bytes"], before);
+  EXPECT_GT(end["written_bytes_per_day"], 0);
 }
 
 // Where the run was too fast for the signal, it is run again.

@@ -96,6 +96,8 @@ constexpr const char* kRows =
     "{\"prompt\": \"What is a sluice?\", \"completion\": \" A gate for water.\"}\n"
     "{\"prompt\": \"Why?\", \"completion\": \" To let through what fits, and to hold what does not.\"}\n";
 
+constexpr uint64_t kManifestBytes = 16 << 10;  // of these models, at most
+
 // After a step's gradients have been made and before its update: what came before it has all ended.
 using Between = std::function<void(int64_t step)>;
 
@@ -287,6 +289,74 @@ TEST_F(TrainingRunTest, OnlyTheLastSaveIsAnError) {
     EXPECT_TRUE(fs::exists(output_ / "model.safetensors"));
     EXPECT_FALSE(fs::exists(output_ / "checkpoint"));
   }
+}
+
+TEST_F(TrainingRunTest, WritesWhatThePlanSaid) {
+  for (const Arguments& place : places()) {
+    SCOPED_TRACE(place.size());
+    fs::remove_all(output_);
+    ASSERT_EQ(train(place), 0);
+    const json start = events("start")[0], drives = start["plan"]["drives"];
+    const uint64_t end = events("end")[0]["written_bytes"];
+    // Behind the start: small tensors share checksum blocks, which are then written once for each.
+    const auto measured = static_cast<double>(end - start["written_bytes"].get<uint64_t>());
+    const double planned =
+        drives["written_bytes_per_run"].get<double>() - drives["written_bytes_at_start"].get<double>();
+    // Sections end within a page; the plan has no manifests, and a MiB for the result's folders.
+    EXPECT_LE(measured, 1.02 * planned + 6 * kManifestBytes);
+    EXPECT_GE(measured + (1 << 20), planned);
+    uint64_t before = 0;
+    for (const json& step : events("step")) {
+      EXPECT_GE(step["written_bytes"], before);
+      before = step["written_bytes"];
+    }
+    EXPECT_GE(end, before);
+    EXPECT_DOUBLE_EQ(events("end")[0]["written_bytes_per_step"], static_cast<double>(end) / 6);
+  }
+}
+
+TEST_F(TrainingRunTest, StopsBeforeItsWriteLimit) {
+  const json expected = undisturbed();
+  const Arguments spill{"--spill_dir", folder_ / "drive", "--spill", "all"};
+  ASSERT_EQ(train(spill), 0);
+  const json drives = events("start")[0]["plan"]["drives"];
+  const uint64_t per_step = drives["written_bytes_per_step"];
+  const uint64_t limit = events("step")[4]["written_bytes"];  // behind step 4, and part of its update
+  fs::remove_all(output_);
+  ASSERT_EQ(train(joined(spill, {"--ssd_write_limit", std::to_string(limit)})), 4);
+  const json last = test::read_events(output_).back();
+  const int64_t stopped_at = last["step"];
+  EXPECT_EQ(last["event"], "write_limit");
+  EXPECT_EQ(last["limit_bytes"], limit);
+  EXPECT_LE(last["written_bytes"], limit);
+  EXPECT_GT(last["written_bytes"].get<uint64_t>() + 2 * per_step, limit);  // not much too early
+  EXPECT_GE(stopped_at, 2);
+  EXPECT_LT(stopped_at, 5);
+  EXPECT_EQ(saved_step(), stopped_at);
+  EXPECT_FALSE(fs::exists(output_ / "model.safetensors"));
+
+  // Going on counts on: with the same limit there is no step to make.
+  const uint64_t before = last["written_bytes"];
+  ASSERT_EQ(train(joined(spill, {"--resume", "--ssd_write_limit", std::to_string(limit)})), 4);
+  EXPECT_EQ(saved_step(), stopped_at);
+  EXPECT_GE(test::read_events(output_).back()["written_bytes"], before);
+  expect_resumes(spill, expected);
+  EXPECT_GT(events("end")[0]["written_bytes"], before + per_step);
+}
+
+TEST_F(TrainingRunTest, KeepsTheStateWhereTheResultWouldPassTheWriteLimit) {
+  const json expected = undisturbed();
+  ASSERT_EQ(train({}), 0);
+  const json drives = events("start")[0]["plan"]["drives"];
+  // Room for a save, and not quite for the result, for which the plan has a MiB more than it takes.
+  const uint64_t limit = drives["written_bytes_for_result"].get<uint64_t>() - 1;
+  ASSERT_LT(drives["written_bytes_per_save"], limit);
+  fs::remove_all(output_);
+  ASSERT_EQ(train({"--ssd_write_limit", std::to_string(limit)}), 4);
+  EXPECT_EQ(test::read_events(output_).back()["event"], "write_limit");
+  EXPECT_EQ(saved_step(), 6);
+  EXPECT_FALSE(fs::exists(output_ / "model.safetensors"));
+  expect_resumes({}, expected);
 }
 
 TEST_F(TrainingRunTest, AnInterruptedRunThatCannotSaveSaysSo) {

@@ -41,14 +41,23 @@ TEST(Verdicts, EachFileSystemNeedsItsRoom) {
 
 TEST(Verdicts, EnduranceIsHeldAgainstTheLimit) {
   // 1 GiB in 1.024 s is 84375 GiB a day.
-  const Verdict within = judge_endurance(kGiB, 100 * kGiB, 100 * kGiB, 1.024);
+  DiskUse use{.export_bytes = kGiB, .written_per_step = kGiB, .steps = 99};
+  const Verdict within = judge_endurance(use, 100 * kGiB, 1.024);
   EXPECT_TRUE(within.go);
-  EXPECT_THAT(within.text, HasSubstr("82.4 TiB a day"));
-  const Verdict over = judge_endurance(kGiB, 100 * kGiB + 1, 100 * kGiB, 1.024);
+  EXPECT_THAT(within.text, HasSubstr("82.4 TiB a day, 100.0 GiB in the run"));
+  ++use.export_bytes;
+  const Verdict over = judge_endurance(use, 100 * kGiB, 1.024);
   EXPECT_FALSE(over.go);
   EXPECT_THAT(over.would_go, HasSubstr("--ssd_write_limit 101GiB"));
-  EXPECT_TRUE(judge_endurance(kGiB, {}, kGiB, 1).go);
-  EXPECT_THAT(judge_endurance(kGiB, {}, {}, 1).text, HasSubstr("no --ssd_write_limit"));
+  // An interruption's save must fit, too.
+  use.written_per_save = kGiB;
+  EXPECT_FALSE(judge_endurance(use, 101 * kGiB, 1).go);
+  EXPECT_TRUE(judge_endurance(use, 102 * kGiB, 1).go);
+  EXPECT_THAT(judge_endurance(use, {}, 1).text, HasSubstr("no --ssd_write_limit"));
+  use.steps = 0;
+  const Verdict unknown = judge_endurance(use, kGiB, 1);
+  EXPECT_TRUE(unknown.go);
+  EXPECT_THAT(unknown.text, HasSubstr("not held against"));
 }
 
 TEST(Verdicts, TimeSaysHowLongAndWhatIsAssumed) {
