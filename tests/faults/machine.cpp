@@ -115,7 +115,7 @@ class Machine::Queue final : public IoQueue {
 };
 
 IoQueueFactory Machine::queues(int capacity) {
-  return [this, capacity] {
+  return [this, capacity](const auto&) {
     const Lock lock(mutex_);
     MemoryQueue::Options options{.capacity = capacity, .seed = counter_hash(seed_, queue_count_++)};
     options.faults = {{.kind = IoFault::Kind::delay, .delay_turns = 8, .rate = 0.2}};

@@ -62,7 +62,7 @@ class StoreWorkload final : public Workload {
   void live() override {
     const bool found = begin(root_ / "manifest");
     FolderLocks locks;
-    queue_ = machine_.queues(capacity_)();
+    queue_ = machine_.queues(capacity_)({});
     state_ = nullptr;
     if (!found) {
       state_ = StateFile::create(where("drive"), StateLayout(model_), locks, {*queue_});

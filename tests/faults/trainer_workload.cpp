@@ -90,7 +90,7 @@ class TrainerWorkload final : public Workload {
 
  private:
   std::unique_ptr<StateFile> state_file(bool found, StateLayout layout, FolderLocks& locks) {
-    const std::unique_ptr<IoQueue> queue = machine_.queues(capacity_)();
+    const std::unique_ptr<IoQueue> queue = machine_.queues(capacity_)({});
     std::unique_ptr<StateFile> file;
     if (found) {
       file = StateFile::open(root_ / "manifest", {}, std::move(layout), locks, {*queue});
