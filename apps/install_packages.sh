@@ -6,7 +6,7 @@ set -euo pipefail
 build_packages=(g++ cmake ninja-build pkg-config curl ca-certificates unzip
   libhwy-dev libdnnl-dev libeigen3-dev libtbb-dev libpcre2-dev libicu-dev libcxxopts-dev nlohmann-json3-dev
   libxxhash-dev liblzma-dev liburing-dev libgtest-dev libgmock-dev libbenchmark-dev)
-test_packages=(clang clang-format git xz-utils ccache)
+test_packages=(clang libclang-rt-dev clang-format git xz-utils ccache)
 
 packages=("${build_packages[@]}")
 [ "${1:-}" = --tests ] && packages+=("${test_packages[@]}")

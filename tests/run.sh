@@ -11,6 +11,7 @@
 #          kill      30 runs killed at random moments, and resumed (tests/kill.sh)
 #          checks    clang-format
 #          clang     reads all, for its thread safety analysis
+#          fuzz      each fuzzer for 12 seconds (tests/fuzz.sh)
 #          debug     all tests under ASan and UBSan
 #          tsan      the tests labelled `concurrency` under ThreadSanitizer
 #          eigen     tests of the linear layers, with Eigen in place of oneDNN
@@ -156,6 +157,14 @@ clang_compiles() {
     xargs -d '\n' -n 1 -P "$jobs" sh -c)
 }
 
+fuzz() {
+  if ! command -v clang++ >/dev/null; then
+    skip_reason="clang++ is missing (apt-get install clang)"
+    return 77
+  fi
+  tests/fuzz.sh 12
+}
+
 tidy() {
   configure clang clang && sources | grep '\.cpp$' | xargs -n 1 -P "$jobs" clang-tidy -p build/clang --quiet
 }
@@ -205,6 +214,7 @@ if [ $quick = no ]; then
   stage kill kill_runs
   stage checks checks
   stage clang clang_compiles
+  stage fuzz fuzz
   [ $tidy = yes ] && stage tidy tidy
   stage debug debug
   stage tsan tsan

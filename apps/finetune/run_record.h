@@ -16,6 +16,17 @@ struct RunProgress {
   int64_t skipped_in_a_row = 0;  // of the last steps
 };
 
+// Settings that no option has, and those that a record is asked for. run_settings.cpp makes the settings,
+// which takes the model and the data; run_record.cpp reads and writes them.
+namespace setting_name {
+inline constexpr const char* kModel = "model";
+inline constexpr const char* kData = "data";
+inline constexpr const char* kTokens = "tokens";
+inline constexpr const char* kSteps = "total_steps";
+inline constexpr const char* kConfig = "config";  // config.json itself: a converter has no model at hand
+inline constexpr const char* kStateFormat = "state_format";
+}  // namespace setting_name
+
 // Everything that must be the same for a run to go on bit for bit, by the name of its option: values as they
 // are, and hashes of the model's config and list of tensors, of the data file, and of the rows' tokens.
 nlohmann::ordered_json run_settings(const TrainOptions& options, const TrainSetup& setup);

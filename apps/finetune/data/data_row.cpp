@@ -72,6 +72,8 @@ std::variant<json, RowFault> parse_json(std::string_view line, std::string& twic
     return RowFault{surrogate ? "lone_surrogate" : "json",
                     (surrogate ? "half of a surrogate pair at byte " : "not JSON at byte ") +
                         std::to_string(error.byte) + " of the line: " + what};
+  } catch (const json::exception& error) {  // a number that no double can hold
+    return RowFault{"json", std::string("not JSON: ") + error.what()};
   }
 }
 

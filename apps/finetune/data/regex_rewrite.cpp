@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "apps/finetune/data/regex.h"
@@ -24,8 +25,8 @@ constexpr char32_t kLast = 0x10ffff;
 // of ours.
 constexpr CodePointRange kScanned[] = {{0, 0xd7ff}, {0xe000, 0x3ffff}, {0xe0000, 0xe0fff}};
 
-// Every scanned code point that PCRE2 itself takes for `escape`.
-Ranges pcre2_class(const std::string& escape) {
+// Every scanned code point that PCRE2 itself takes for `escape`. Takes 10 ms: see Classes.
+Ranges find_pcre2_class(const std::string& escape) {
   int error = 0;
   size_t offset = 0;
   const std::unique_ptr<pcre2_code, decltype(&pcre2_code_free)> code(
@@ -58,6 +59,19 @@ Ranges pcre2_class(const std::string& escape) {
   }
   return found;
 }
+
+// What was found, for one pattern: it may name a class a thousand times.
+class Classes {
+ public:
+  const Ranges& pcre2_class(const std::string& escape) {
+    const auto [found, is_new] = known_.try_emplace(escape);
+    if (is_new) found->second = find_pcre2_class(escape);
+    return found->second;
+  }
+
+ private:
+  std::unordered_map<std::string, Ranges> known_;
+};
 
 Ranges complement(std::span<const CodePointRange> ranges) {
   Ranges result;
@@ -106,7 +120,7 @@ const char* const kNeverInAscii = "\\xff";
 
 // What stands inside [...] for the class `name` of the oracle. PCRE2's own property where that, with a few
 // ranges added, comes to the same: it is looked up in a table, while ranges are tried one after the other.
-std::string class_text(std::string_view name, bool negated, RegexText text) {
+std::string class_text(std::string_view name, bool negated, RegexText text, Classes& classes) {
   const std::span<const CodePointRange> wanted = unicode_class(name);
   if (text == RegexText::ascii) {
     const Ranges ascii = minus(wanted, std::array{CodePointRange{0x80, kLast}});
@@ -116,7 +130,7 @@ std::string class_text(std::string_view name, bool negated, RegexText text) {
   if (name == "s")
     return inside_brackets(negated ? complement(wanted) : Ranges(wanted.begin(), wanted.end()));
   const std::string property = "p{" + std::string(name) + "}";
-  const Ranges known = pcre2_class("\\" + property + "+");
+  const Ranges& known = classes.pcre2_class("\\" + property + "+");
   const Ranges missing = minus(wanted, known);
   const Ranges surplus = minus(known, wanted);
   if (known.empty())
@@ -212,7 +226,7 @@ class Rewriter {
     switch (c) {
       case 's':
       case 'S':
-        put_class(class_text("s", c == 'S', text_));
+        put_class(class_text("s", c == 'S', text_, classes_));
         at_ += 2;
         return;
       case 'w':
@@ -279,12 +293,12 @@ class Rewriter {
       negated = !negated;
       name.remove_prefix(1);
     }
-    if (!unicode_class(name).empty()) return put_class(class_text(name, negated, text_));
+    if (!unicode_class(name).empty()) return put_class(class_text(name, negated, text_, classes_));
     // A script: PCRE2 would take Script_Extensions, Oniguruma takes Script.
     std::string text = (negated ? "\\P{" : "\\p{") + std::string(name) + "}";
     if (name.size() > 2) {
       const std::string script = (negated ? "\\P{sc:" : "\\p{sc:") + std::string(name) + "}";
-      if (!pcre2_class(script + "+").empty()) text = script;
+      if (!classes_.pcre2_class(script + "+").empty()) text = script;
     }
     put_class(text);
   }
@@ -292,6 +306,7 @@ class Rewriter {
   std::string_view pattern_;
   RegexText text_;
   std::string out_;
+  Classes classes_;
   size_t at_ = 0;
   bool in_class_ = false;
 };

@@ -64,6 +64,11 @@ Json token(const GgufMetadata& metadata, std::string_view key) {
   return id ? Json(*id) : Json(nullptr);
 }
 
+// JSON has no word for infinities and NaN; they would be written as null and read as the default.
+void refuse_unless_finite(const GgufMetadata& metadata, std::string_view key, double value) {
+  if (!std::isfinite(value)) metadata.refuse(key, "is not a finite number");
+}
+
 int64_t vocabulary_size(const GgufFile& file, const GgufMetadata& metadata) {
   const GgufTensor* embedding = file.find("token_embd.weight");
   if (embedding == nullptr || embedding->shape.size() != 2) {
@@ -113,6 +118,8 @@ std::string make_config_json(const GgufFile& file) {
   const double theta = metadata.number("llama.rope.freq_base").value_or(10000.0);
   const std::optional<double> eps = metadata.number("llama.attention.layer_norm_rms_epsilon");
   if (!eps) metadata.refuse("llama.attention.layer_norm_rms_epsilon", "is missing");
+  refuse_unless_finite(metadata, "llama.rope.freq_base", theta);
+  refuse_unless_finite(metadata, "llama.attention.layer_norm_rms_epsilon", *eps);
   const Json config = {
       {"architectures", Json::array({"LlamaForCausalLM"})},
       {"attention_bias", false},

@@ -8,6 +8,8 @@
 namespace sluice {
 namespace {
 
+constexpr int kDeepest = 64;  // real files: 4
+
 // Python writes 8.0 where 8 is meant often enough; a whole number is an integer however it is spelled.
 std::optional<int64_t> as_integer(const nlohmann::json& value) {
   if (value.is_number_unsigned()) {
@@ -27,10 +29,16 @@ std::optional<int64_t> as_integer(const nlohmann::json& value) {
 JsonObject JsonObject::parse(std::string_view text, const std::filesystem::path& file) {
   nlohmann::json json;
   try {
-    json = nlohmann::json::parse(text);
+    // Trees are copied and printed recursively: a deep one would overflow the stack later.
+    json = nlohmann::json::parse(text, [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+      if (depth > kDeepest) throw Error(ErrorKind::data, file.string() + " is nested too deep.");
+      return true;
+    });
   } catch (const nlohmann::json::parse_error& error) {
     throw Error(ErrorKind::data, file.string() + " is no valid JSON at byte " + std::to_string(error.byte) +
                                      ". Was it downloaded completely?");
+  } catch (const nlohmann::json::exception& error) {  // a number that no double can hold
+    throw Error(ErrorKind::data, file.string() + " is no valid JSON: " + error.what() + ".");
   }
   if (!json.is_object()) throw Error(ErrorKind::data, file.string() + " holds no JSON object.");
   return JsonObject(std::move(json), file, "");

@@ -209,6 +209,15 @@ std::vector<Refusal> refusals() {
 INSTANTIATE_TEST_SUITE_P(All, ModelConfigRefusal, ::testing::ValuesIn(refusals()),
                          [](const auto& test) { return test.param.name; });
 
+TEST(ModelConfig, RefusesWhatIsNestedTooDeep) {
+  const std::string deep =
+      std::string(300'000, '[') + std::string(300'000, ']');  // printing it overflowed the stack
+  test::expect_error(ErrorKind::data, {"config.json", "nested too deep"},
+                     [&] { parse_model_config("{\"hidden_size\": " + deep + "}", "config.json"); });
+  test::expect_error(ErrorKind::data, {"config.json", "overflow"},
+                     [] { parse_model_config(R"({"rms_norm_eps": 1e999})", "config.json"); });
+}
+
 TEST(ModelConfig, NamesAFileThatIsMissingOrBroken) {
   const test::TemporaryFolder folder;
   test::expect_error(ErrorKind::data, {"config.json", "No such file"},
