@@ -135,7 +135,7 @@ TEST_F(CliCorruptStore, AnotherVersionIsNeitherReadNorPassedOver) {
   interrupt(output_, spill("a"));
   const fs::path newest = recover(checkpoint())->path;
   const std::string whole = test::read_all(newest);
-  for (const char version : {'\0', '\2'}) {
+  for (const char version : {'\0', '\1', '\3'}) {
     std::string other = whole;
     other[8] = version;
     const fs::path path = add_manifest(test::resealed(other));
