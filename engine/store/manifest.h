@@ -43,6 +43,7 @@ struct Manifest {
 // Throws Error(usage) for text that is not UTF-8 (folders, the run).
 std::string encode_manifest(const Manifest& manifest);
 // `bytes` are hostile input: what is not a whole manifest is an Error(data) naming `path` and what is wrong.
+// One that is whole and of another version of the format is an Error(usage).
 Manifest decode_manifest(std::string_view bytes, const std::filesystem::path& path);
 
 }  // namespace sluice
