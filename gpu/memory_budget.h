@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -25,6 +26,7 @@ class MemoryBudget {
                                            " are free. Raise --device_memory.");
     }
     used_bytes_ += size_bytes;
+    peak_bytes_ = std::max(peak_bytes_, used_bytes_);
   }
   void give_back(size_t size_bytes) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
@@ -35,11 +37,17 @@ class MemoryBudget {
     MutexLock lock(mutex_);
     return used_bytes_;
   }
+  // The most that was handed out at a time.
+  size_t peak_bytes() const EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return peak_bytes_;
+  }
 
  private:
   const size_t limit_bytes_;
   mutable Mutex mutex_;
   size_t used_bytes_ GUARDED_BY(mutex_) = 0;
+  size_t peak_bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace sluice::gpu

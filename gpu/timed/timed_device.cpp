@@ -172,6 +172,7 @@ class TimedDeviceOver final : public TimedDevice {
   double busy_seconds(GpuEngine engine) const override {
     return static_cast<double>(engines_.busy_ns(engine)) * 1e-9;
   }
+  size_t peak_memory_bytes() const override { return budget_.peak_bytes(); }
 
  private:
   int64_t copy_ns(size_t size_bytes, double bytes_per_second) const {

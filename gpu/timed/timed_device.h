@@ -38,6 +38,8 @@ class TimedDevice : public Device {
  public:
   // How long the engine has been taken since the beginning, by the model.
   virtual double busy_seconds(GpuEngine engine) const = 0;
+  // The most of its memory that was handed out at a time.
+  virtual size_t peak_memory_bytes() const = 0;
 };
 
 // `inner` outlives the device.
