@@ -35,7 +35,8 @@ WalkSpec forward_walk(gpu::Device& device, const DecoderSpec& spec, const Decode
           .fixed_parts = std::move(parts),
           .workspace_bytes = needs.workspace_bytes,
           .row_gradient_tensors = {},
-          .max_fetched_rows = rows};
+          .max_fetched_rows = rows,
+          .max_row_cols = decoder.config().hidden_size};
 }
 
 EngineOptions engine_options(const ForwardOptions& options) {

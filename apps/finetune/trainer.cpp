@@ -52,7 +52,8 @@ WalkSpec training_walk(gpu::Device& device, const DecoderSpec& spec, const Decod
                 .fixed_parts = options.host_parts,
                 .workspace_bytes = needs.workspace_bytes,
                 .row_gradient_tensors = {spec.embedding},
-                .max_fetched_rows = most_embedding_rows(decoder, limits)};
+                .max_fetched_rows = most_embedding_rows(decoder, limits),
+                .max_row_cols = decoder.config().hidden_size};
   for (size_t layer = 0; layer < spec.layers.size(); ++layer) {
     walk.tape.push_back({"layer " + std::to_string(layer), boundary_bytes, saved_bytes});
   }

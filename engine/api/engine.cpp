@@ -53,11 +53,11 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
       std::make_unique<Tape>(plan_, plan_request(device, model_, walk_, options_), device_memory_->data());
   compute_ = device.make_stream(gpu::StreamKind::compute, "compute");
   row_staging_ = std::make_unique<HostArena>(
-      host_budget_, device, fetched_row_bytes(model_, walk_, options_.compute_dtype), "embedding rows");
+      host_budget_, device, fetched_row_bytes(walk_, options_.compute_dtype), "embedding rows");
   if (options_.training) {
     if (!walk_.row_gradient_tensors.empty()) {
-      row_gradients_ = std::make_unique<HostArena>(
-          host_budget_, device, fetched_row_bytes(model_, walk_, DType::f32), "embedding gradient rows");
+      row_gradients_ = std::make_unique<HostArena>(host_budget_, device, fetched_row_bytes(walk_, DType::f32),
+                                                   "embedding gradient rows");
     }
     optimizer_ =
         std::make_unique<Optimizer>(*store_, device, executor, host_budget_,
@@ -188,8 +188,7 @@ gpu::Task Engine::gather_task(TensorId tensor, std::vector<int32_t> rows, DiskBe
   const size_t cols = static_cast<size_t>(model_.tensor(tensor).cols);
   const size_t row_bytes = cols * size_bytes(options_.compute_dtype);
   std::byte* const staging = row_staging_->data();
-  SLUICE_CHECK(rows.size() * row_bytes <= row_staging_->size_bytes(),
-               "more rows than WalkSpec::max_fetched_rows");
+  SLUICE_CHECK(rows.size() * row_bytes <= row_staging_->size_bytes(), "more than WalkSpec::max_fetched_rows");
   gpu::Task task{
       .name = "gather rows", .accesses = {gpu::writes(staging, rows.size() * row_bytes)}, .body = {}};
   std::vector<int> slots;  // by row

@@ -60,7 +60,8 @@ struct WalkSpec {
   int concurrent_gradients = 1;       // GradientLeases held at a time
   // Tensors whose gradient comes (also) as rows: offer_rows.
   std::vector<TensorId> row_gradient_tensors;
-  int64_t max_fetched_rows = 0;  // of one fetch_rows
+  int64_t max_fetched_rows = 0;  // of one fetch_rows, or offer_rows
+  int64_t max_row_cols = 0;      // of the tensors that those rows are of
   bool device_gradients = true;  // training: gradients() is used (not only offer_from_host)
 };
 

@@ -175,10 +175,8 @@ std::vector<DType> waiting_dtypes(const ModelSpec& model, const WalkSpec& walk, 
   return dtypes;
 }
 
-size_t fetched_row_bytes(const ModelSpec& model, const WalkSpec& walk, DType dtype) {
-  int64_t cols = 0;
-  for (const TensorSpec& tensor : model.tensors) cols = tensor.rows > 1 ? std::max(cols, tensor.cols) : cols;
-  return static_cast<size_t>(walk.max_fetched_rows * cols) * size_bytes(dtype);
+size_t fetched_row_bytes(const WalkSpec& walk, DType dtype) {
+  return static_cast<size_t>(walk.max_fetched_rows * walk.max_row_cols) * size_bytes(dtype);
 }
 
 PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const WalkSpec& walk,
@@ -232,9 +230,9 @@ PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const Walk
   };
   if (options.training) {
     if (!walk.row_gradient_tensors.empty())
-      add_host("embedding gradient rows", fetched_row_bytes(model, walk, DType::f32));
+      add_host("embedding gradient rows", fetched_row_bytes(walk, DType::f32));
   }
-  add_host("embedding rows", fetched_row_bytes(model, walk, options.compute_dtype));
+  add_host("embedding rows", fetched_row_bytes(walk, options.compute_dtype));
   if (options.disk || options.can_save || options.state_file != nullptr) {
     add_host("windows into the state file", kStateWindows * (StateWindow::kWindowBytes + kChecksumBytes));
     const StateLayout layout = Engine::state_layout(model, walk, options);

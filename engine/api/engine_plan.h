@@ -30,7 +30,7 @@ void submit_preparation(const BlockLayout& layout, const BlockSpec& block, DType
 // Of each block's gradient in the host tier: `gradient_dtype`, but fp32 where rows are still added there.
 std::vector<DType> waiting_dtypes(const ModelSpec& model, const WalkSpec& walk, DType gradient_dtype);
 // Host staging of fetch_rows and offer_rows.
-size_t fetched_row_bytes(const ModelSpec& model, const WalkSpec& walk, DType dtype);
+size_t fetched_row_bytes(const WalkSpec& walk, DType dtype);
 PlanRequest plan_request(gpu::Device& device, const ModelSpec& model, const WalkSpec& walk,
                          const EngineOptions& options);
 

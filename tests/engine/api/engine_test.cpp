@@ -67,7 +67,8 @@ WalkSpec walk() {
           .fixed_parts = {{"memory", Tier::device, size_t{1} << 16, 0}},
           .workspace_bytes = size_t{1} << 20,
           .row_gradient_tensors = {kTable},
-          .max_fetched_rows = kTableRows};
+          .max_fetched_rows = kTableRows,
+          .max_row_cols = kWidth};
 }
 
 std::vector<float> numbers(TensorId tensor, uint32_t seed = 0) {
