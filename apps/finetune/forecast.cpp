@@ -39,6 +39,12 @@ double usual_tokens(const TrainSetup& setup, const BatchLimits& limits) {
   return rows * static_cast<double>(limits.tokens_per_row);
 }
 
+RatedWork rated_work(const TrainSetup& setup) {
+  const TrainerOptions& options = setup.trainer;
+  return {setup.model.config, options.compute_dtype, options.gradient_dtype_or_default(),
+          options.state_format};
+}
+
 std::string gigabytes(double bytes_per_second) {
   char text[32];
   std::snprintf(text, sizeof text, "%.1f", bytes_per_second * 1e-9);
@@ -83,9 +89,8 @@ std::string lane_row(const Forecast& forecast, Lane lane) {
 Forecast make_forecast(gpu::Device& device, const TrainSetup& setup, const ForecastOptions& options) {
   Forecast forecast{.steps = options.steps > 0 ? options.steps : setup.total_steps};
   const TrainerOptions& trainer = setup.trainer;
-  const MachineRates machine =
-      machine_rates(*setup.runtime.device, *setup.runtime.pool, trainer.compute_dtype, trainer.state_format,
-                    [] { std::cerr << "Measuring this machine, once ...\n"; });
+  const MachineRates machine = machine_rates(*setup.runtime.device, *setup.runtime.pool, rated_work(setup),
+                                             [] { std::cerr << "Measuring this machine, once ...\n"; });
   const int threads = setup.runtime.pool->thread_count();
   LaneRates rates = host_lane_rates(machine, threads, options.gpu ? Processors::apart : Processors::one);
   OpSeconds seconds = [&](const gpu::Op& op) { return op_seconds(machine, op); };

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/finetune/model/config.h"
 #include "cpu_optim/state_format.h"
 #include "engine/base/dtype.h"
 #include "engine/base/executor.h"
@@ -21,19 +22,29 @@ struct MachineRates {
   double copy_bytes_per_second = 0;
   double optimizer_parameters_per_second = 0;
   double norm_bytes_per_second = 0;
-  double checksum_bytes_per_second = 0;  // of one thread
+  // Of one thread each; see LaneRates.
+  double checksum_bytes_per_second = 0;
+  double thread_bytes_per_second = 0;
+  double input_tokens_per_second = 0;
 };
 
-// About a second of work on the device that is the CPU, in `dtype` and on states of `format`. The shortest of
-// several runs of each, so what else the machine does counts little.
-MachineRates measure_machine(gpu::Device& device, Executor& executor, DType dtype,
-                             cpu_optim::StateFormat format = cpu_optim::StateFormat::split);
+// What the rates are of, beside the machine.
+struct RatedWork {
+  ModelConfig
+      model;  // its layers where they are small, else those of a model whose matmuls are at their rate
+  DType compute_dtype = DType::bf16;
+  DType gradient_dtype = DType::bf16;  // as it waits
+  cpu_optim::StateFormat state_format = cpu_optim::StateFormat::split;
+};
 
-// What was measured before on such a processor with as many threads, kernels, that dtype and that format, or
-// else now; kept in machine.json beside drive_settings_path(). `report` hears of a measurement before it
-// starts.
-MachineRates machine_rates(gpu::Device& device, Executor& executor, DType dtype,
-                           cpu_optim::StateFormat format, const std::function<void()>& report);
+// About a second of work on the device that is the CPU. The median of three runs of each: the shortest is not
+// what a step of seconds gets.
+MachineRates measure_machine(gpu::Device& device, Executor& executor, const RatedWork& work);
+
+// What was measured before of such work on such a processor with as many threads and kernels, or else now;
+// kept in machine.json beside drive_settings_path(). `report` hears of a measurement before it starts.
+MachineRates machine_rates(gpu::Device& device, Executor& executor, const RatedWork& work,
+                           const std::function<void()>& report);
 
 // As above, of a known file and key; empty where it is not there or holds anything unlikely.
 std::optional<MachineRates> load_machine_rates(const std::filesystem::path& file, const std::string& key);

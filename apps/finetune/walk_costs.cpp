@@ -31,12 +31,14 @@ class CostMeter {
   }
 
   WalkCosts measure() {
-    WalkCosts costs{.begin_seconds = micro_batches_ * cost([&] { run_.embed(rows_); }),
+    WalkCosts costs{.input_tokens = static_cast<double>(limits_.tokens * micro_batches_),
+                    .begin_seconds = micro_batches_ * cost([&] { run_.embed(rows_); }),
                     .end_seconds = embedding_seconds(),
                     .input_bytes = StepInputs::size_bytes(limits_, vocabulary()),
                     .row_bytes = row_elements() * size_bytes(options_.compute_dtype),
                     .row_disk_bytes = row_disk_bytes(),
                     .row_gradient_bytes = row_elements() * size_bytes(DType::f32),
+                    .row_block_passes = row_block_passes(),
                     .row_blocks = spec_.embedding_pieces,
                     .update_order = update_order(spec_)};
     for (size_t at = 0; at < planned_.plan.accesses.size(); ++at) {
@@ -67,6 +69,11 @@ class CostMeter {
 
   size_t row_elements() const {
     return static_cast<size_t>(rows_ * spec_.model.tensor(spec_.embedding).cols);
+  }
+
+  // Optimizer::offer_rows: cleared where no head leaves its gradient there, and rounded in place.
+  int row_block_passes() const {
+    return (spec_.tied ? 0 : 1) + (options_.gradient_dtype_or_default() == DType::bf16 ? 2 : 0);
   }
 
   double embedding_seconds() {

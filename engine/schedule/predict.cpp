@@ -34,10 +34,10 @@ double state_bytes(const BlockNeeds& block) {
   return bytes_of(block.updated_weight_bytes) + bytes_of(block.moment_bytes);
 }
 
-// Bytes a parameter that an update reads from the disk, or writes there.
+// Bytes a parameter that an update reads from the disk; states are written there, too.
 struct Streamed {
-  double read = 0;
-  double written = 0;
+  double states = 0;
+  double gradient = 0;
 };
 
 Streamed streamed(const BlockNeeds& block, const BlockHome& home) {
@@ -45,7 +45,7 @@ Streamed streamed(const BlockNeeds& block, const BlockHome& home) {
                         (home.moments == Tier::disk ? bytes_of(block.moment_bytes) : 0);
   const double gradient = home.gradient == Tier::disk ? bytes_of(block.waiting_bytes) : 0;
   const double elements = std::max(1.0, element_count(block));
-  return {(states + gradient) / elements, states / elements};
+  return {states / elements, gradient / elements};
 }
 
 // Submits one walk and its update as engine/api, prefetcher, input offload and optimizer do; each of these
@@ -78,7 +78,10 @@ class StepBuilder {
       if (const int version = version_[index(block)]; version != kNone)
         tasks_[static_cast<size_t>(task)].after_last_step.push_back(version);
     }
-    for (const int task : walk_starts_) tasks_[static_cast<size_t>(task)].after_last_step.push_back(decided_);
+    tasks_[static_cast<size_t>(trainer_)].after_last_step.push_back(decided_);
+    for (const int task : reads_ahead_) {
+      if (task != kNone) tasks_[static_cast<size_t>(task)].after_last_step = update_ends_;
+    }
     return std::move(tasks_);
   }
 
@@ -147,20 +150,28 @@ class StepBuilder {
     return add(Lane::optimizer, task_seconds, moved, after, std::move(label));
   }
 
+  // The trainer packs a step's inputs once the norm of the last is known; nothing is computed meanwhile.
   void begin_walk() {
+    read_ahead();
+    trainer_ = compute(seconds(costs_.input_tokens, rates_.input_tokens_per_second), {}, "step inputs");
     issue_up_to(plan_.prefetch_distance - 1);
-    const int inputs = copy_in(costs_.input_bytes, {}, "inputs");
-    walk_starts_.push_back(inputs);
-    int gathered = kNone;
-    if (costs_.row_disk_bytes > 0)
-      gathered = read(bytes_of(costs_.row_disk_bytes), {}, "read embedding rows", kPrefetcher);
-    const int rows = copy_in(costs_.row_bytes, {gathered}, "embedding rows");
-    for (const BlockId block : costs_.row_blocks) {
-      versions_wanted_.emplace_back(rows, block);
-      if (gathered != kNone) versions_wanted_.emplace_back(gathered, block);
-    }
-    compute(costs_.begin_seconds, {inputs, rows}, "embed");
+    const int inputs = copy_in(costs_.input_bytes, {trainer_}, "inputs");
+    compute(costs_.begin_seconds, {inputs, embedding_rows()}, "embed");
   }
+  // The mover's lane reads and gathers them, before what is fetched after them.
+  int embedding_rows() {
+    int on_disk = kNone;
+    if (costs_.row_disk_bytes > 0)
+      on_disk = read(bytes_of(costs_.row_disk_bytes), {trainer_}, "read embedding rows", kPrefetcher);
+    const int gathered = add(Lane::copy_in, of_one_thread(2 * bytes_of(costs_.row_bytes)), 0,
+                             {trainer_, on_disk}, "gather embedding rows");
+    for (const BlockId block : costs_.row_blocks) {
+      versions_wanted_.emplace_back(gathered, block);
+      if (on_disk != kNone) versions_wanted_.emplace_back(on_disk, block);
+    }
+    return copy_in(costs_.row_bytes, {gathered}, "embedding rows");
+  }
+  double of_one_thread(double touched) const { return seconds(touched, rates_.thread_bytes_per_second); }
 
   // Prefetcher::issue_up_to.
   void issue_up_to(int until) {
@@ -169,10 +180,11 @@ class StepBuilder {
       const BlockId block = block_of(next_read_);
       if (!access(next_read_).fetch_again || plan_.home(block).weights != Tier::disk) continue;
       const size_t at = static_cast<size_t>(next_read_);
-      read_[at] = read(bytes_of(needs(block).fetch_bytes), {user_before(readers_, plan_.staging_slot_count)},
+      read_[at] = read(bytes_of(needs(block).fetch_bytes),
+                       {trainer_, user_before(readers_, plan_.staging_slot_count)},
                        "read weights of " + needs(block).name, kPrefetcher);
       readers_.push_back(next_read_);
-      begins(read_[at], next_read_);
+      versions_wanted_.emplace_back(read_[at], block);
     }
     for (; next_access_ < std::min(until + 1, end); ++next_access_) {
       if (access(next_access_).fetch_again) issue(next_access_);
@@ -191,15 +203,11 @@ class StepBuilder {
       slot_left = prepared_[static_cast<size_t>(fetchers_[before])];
     }
     const int from_disk = read_[static_cast<size_t>(at)];
-    const int copied = copy_in(needs(block).fetch_bytes, {from_disk, slot_left}, "in " + needs(block).name);
+    const int copied =
+        copy_in(needs(block).fetch_bytes, {trainer_, from_disk, slot_left}, "in " + needs(block).name);
     copied_[static_cast<size_t>(at)] = copied;
     fetchers_.push_back(at);
-    if (from_disk == kNone) begins(copied, at);
-  }
-  // The first task of an access: after the block's update and the last walk's end.
-  void begins(int task, int at) {
-    versions_wanted_.emplace_back(task, block_of(at));
-    walk_starts_.push_back(task);
+    if (from_disk == kNone) versions_wanted_.emplace_back(copied, block);
   }
 
   // A lease, what is computed under it, and what leaves the device after it.
@@ -295,9 +303,13 @@ class StepBuilder {
       const BlockNeeds& of = needs(block);
       if (of.waiting_bytes == 0) continue;
       versions_wanted_.emplace_back(out, block);
-      // Zeroed or rounded (read and written), then squared.
-      const double touched = 3 * bytes_of(of.waiting_bytes);
-      on_optimizer(seconds(touched, rates_.norm_bytes_per_second), touched, {out}, "norm " + of.name);
+      // Rows are read and added; then all of it is rounded where gradients are bf16, and squared.
+      const double added =
+          3 * bytes_of(costs_.row_gradient_bytes) / static_cast<double>(costs_.row_blocks.size());
+      const double passed = costs_.row_block_passes * bytes_of(of.waiting_bytes);
+      on_optimizer(of_one_thread(added + passed), added + passed, {out}, "add embedding rows");
+      const double squared = bytes_of(of.waiting_bytes);
+      on_optimizer(seconds(squared, rates_.norm_bytes_per_second), squared, {}, "norm " + of.name);
     }
     decided_ = on_optimizer(0, 0, {computed}, "norm");
   }
@@ -312,24 +324,41 @@ class StepBuilder {
     if (home == BlockHome{}) {
       version_[index(block)] = on_optimizer(seconds(count, rates_.optimizer_parameters_per_second), touched,
                                             {}, "update " + of.name);
-      stream_begins_after_ = version_[index(block)];
+      update_ends_.push_back(version_[index(block)]);
       return;
     }
     const Streamed stream = streamed(of, home);
     const double chunk = chunk_elements();
     for (double begin = 0; begin < count; begin += chunk) {
       const double elements = std::min(chunk, count - begin);
-      const double read_bytes = elements * stream.read, written_bytes = elements * stream.written;
-      const int here = read(read_bytes, {free_slot(), stream_begins_after_, decided_},
-                            "read states of " + of.name, kOptimizer);
+      const double gradient_bytes = elements * stream.gradient, state_bytes = elements * stream.states;
+      const int ahead = slots_.size() < reads_ahead_.size() ? reads_ahead_[slots_.size()] : kNone;
+      const double still = gradient_bytes + (ahead == kNone ? state_bytes : 0);
+      int here = kNone;
+      if (still > 0) here = read(still, {free_slot(), decided_}, "read states of " + of.name, kOptimizer);
       const double work = seconds(elements, rates_.optimizer_parameters_per_second) +
-                          seconds(read_bytes + written_bytes, rates_.checksum_bytes_per_second);
-      int done = on_optimizer(work, touched * elements / count, {here}, "update " + of.name);
-      if (written_bytes > 0) done = write(written_bytes, {done}, "write states of " + of.name, kOptimizer);
+                          seconds(gradient_bytes + 2 * state_bytes, rates_.checksum_bytes_per_second);
+      int done = on_optimizer(work, touched * elements / count, {ahead, here}, "update " + of.name);
+      if (state_bytes > 0) done = write(state_bytes, {done}, "write states of " + of.name, kOptimizer);
       slots_.push_back(done);
       version_[index(block)] = done;
     }
+    update_ends_.push_back(version_[index(block)]);
     optimizer_waits_for_ = version_[index(block)];
+  }
+  // StateStream::read_ahead: states of the first chunks lie in the slots since the last update's end.
+  void read_ahead() {
+    for (const BlockId block : costs_.update_order) {
+      const BlockNeeds& of = needs(block);
+      if (of.element_count == 0 || plan_.home(block) == BlockHome{}) continue;
+      const Streamed stream = streamed(of, plan_.home(block));
+      const double count = element_count(of), chunk = chunk_elements();
+      for (double begin = 0; begin < count; begin += chunk) {
+        if (reads_ahead_.size() >= static_cast<size_t>(std::max(plan_.update_slot_count, 1))) return;
+        const double size = std::min(chunk, count - begin) * stream.states;
+        reads_ahead_.push_back(size > 0 ? read(size, {}, "read states of " + of.name, kOptimizer) : kNone);
+      }
+    }
   }
   double chunk_elements() const {
     double total = 0, states = 0;
@@ -367,13 +396,14 @@ class StepBuilder {
   std::map<int, int> inputs_out_, inputs_away_, inputs_in_;  // by layer
   std::vector<int> staging_uses_;
   std::vector<int> gradients_out_, gradients_written_;
-  std::vector<int> slots_;  // of the update: last uses, in order
-  int stream_begins_after_ = kNone;
+  std::vector<int> slots_;        // of the update: last uses, in order
+  std::vector<int> reads_ahead_;  // by chunk of the update
+  std::vector<int> update_ends_;  // by block
+  int trainer_ = kNone;
   int optimizer_waits_for_ = kNone;
   int decided_ = kNone;
   std::vector<int> version_;                              // by block: its update's end
   std::vector<std::pair<int, BlockId>> versions_wanted_;  // tasks after the last step's update of a block
-  std::vector<int> walk_starts_;                          // tasks after the last step's end
 };
 
 }  // namespace

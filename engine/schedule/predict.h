@@ -25,6 +25,10 @@ struct LaneRates {
   double optimizer_parameters_per_second = 0;
   double norm_bytes_per_second = 0;
   double checksum_bytes_per_second = 0;  // of one thread
+  // Of one thread that reads and writes memory, both counted: gathering rows, adding and rounding their
+  // gradients.
+  double thread_bytes_per_second = 0;
+  double input_tokens_per_second = 0;  // of one thread that packs a step's inputs
   // Of one core, by transfers, the kernel's part included.
   double disk_cpu_seconds_per_byte = 0;
   int thread_count = 1;
@@ -35,12 +39,14 @@ struct LaneRates {
 struct WalkCosts {
   std::vector<double> prepare_seconds;  // by access: from what was copied in to what a lease offers
   std::vector<double> access_seconds;   // by access: what is computed under its lease
+  double input_tokens = 0;              // packed by the trainer's thread before it begins the walk
   double begin_seconds = 0;             // computed before the first access
   double end_seconds = 0;               // and after the last
   size_t input_bytes = 0;               // copied in at the beginning
   size_t row_bytes = 0;                 // likewise: rows of the embedding, after the updates of row_blocks
   size_t row_disk_bytes = 0;            // of these blocks, read for the rows
   size_t row_gradient_bytes = 0;        // copied out at the end
+  int row_block_passes = 0;             // of one thread over a row block's gradient: readings and writings
   std::vector<BlockId> row_blocks;      // rows come from them, and rows are added to their gradients
   std::vector<BlockId> update_order;
 };

@@ -4,6 +4,7 @@
 
 #include "apps/finetune/runtime.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tiny_model.h"
 
 namespace sluice::finetune {
 namespace {
@@ -13,7 +14,9 @@ MachineRates some_rates() {
           .copy_bytes_per_second = 1e10,
           .optimizer_parameters_per_second = 1e9,
           .norm_bytes_per_second = 2e10,
-          .checksum_bytes_per_second = 1.5e10};
+          .checksum_bytes_per_second = 1.5e10,
+          .thread_bytes_per_second = 1e10,
+          .input_tokens_per_second = 1e7};
 }
 
 TEST(MachineRates, AreKeptByKey) {
@@ -38,8 +41,8 @@ TEST(MachineRates, WhatIsDamagedOrUnlikelyIsNotBelieved) {
   rates.ops["add"] = -1;
   save_machine_rates(file, "a", rates);
   EXPECT_FALSE(load_machine_rates(file, "a"));
-  for (const char* text : {"", "{", "[]", "{\"version\": 1}", "{\"version\": 1, \"machines\": {\"a\": 3}}",
-                           "{\"version\": 1, \"machines\": 4}", "{\"version\": 2, \"machines\": {}}"}) {
+  for (const char* text : {"", "{", "[]", "{\"version\": 2}", "{\"version\": 2, \"machines\": {\"a\": 3}}",
+                           "{\"version\": 2, \"machines\": 4}", "{\"version\": 1, \"machines\": {}}"}) {
     test::write_all(file, text);
     EXPECT_FALSE(load_machine_rates(file, "a")) << text;
   }
@@ -47,7 +50,8 @@ TEST(MachineRates, WhatIsDamagedOrUnlikelyIsNotBelieved) {
 
 TEST(MachineRates, KnowEveryOpOfAStep) {
   const Runtime runtime = make_runtime({.thread_count = 1});
-  const MachineRates rates = measure_machine(*runtime.device, *runtime.pool, DType::f32);
+  const MachineRates rates =
+      measure_machine(*runtime.device, *runtime.pool, {test::tiny_config(true), DType::f32, DType::f32});
   for (const char* op : {"linear_forward", "linear_backward_input", "linear_backward_weight", "linear_pack",
                          "attention_forward", "attention_backward", "rope", "rms_norm_forward",
                          "rms_norm_backward", "swiglu_forward", "swiglu_backward", "log_sum_exp_update",
@@ -57,6 +61,8 @@ TEST(MachineRates, KnowEveryOpOfAStep) {
   }
   EXPECT_GT(rates.copy_bytes_per_second, 0);
   EXPECT_GT(rates.optimizer_parameters_per_second, 0);
+  EXPECT_GT(rates.thread_bytes_per_second, 0);
+  EXPECT_GT(rates.input_tokens_per_second, 0);
 }
 
 }  // namespace

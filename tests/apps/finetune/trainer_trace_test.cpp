@@ -270,7 +270,8 @@ TEST(TrainerTrace, PredictedLanesLieBesideTheMeasuredOnes) {
                         .disk_mixed_bytes_per_second = 1e6,
                         .optimizer_parameters_per_second = 1e6,
                         .norm_bytes_per_second = 1e6,
-                        .checksum_bytes_per_second = 1e6};
+                        .checksum_bytes_per_second = 1e6,
+                        .input_tokens_per_second = 1e6};
   const Prediction prediction = finetune::predict_step(
       *run.host, run.config, how, how.limits,
       [](const gpu::Op& op) { return 1e-9 * gpu::matmul_flops(op) + 1e-6; }, rates);
@@ -281,6 +282,7 @@ TEST(TrainerTrace, PredictedLanesLieBesideTheMeasuredOnes) {
   const finetune::DecoderSpec spec = finetune::make_decoder_spec(run.config);
   const std::vector<TraceSpan> compute = spans_of(lanes, "compute");
   EXPECT_EQ(compute.front().begin_ns, 1000);
+  EXPECT_EQ(compute.front().name, "step inputs");
   for (const int64_t step : {1, 2, 3, 90, 91}) {
     for (const BlockId layer : spec.layers) {
       const std::string& name = spec.model.block(layer).name;
@@ -301,7 +303,7 @@ TEST(TrainerTrace, PredictedLanesLieBesideTheMeasuredOnes) {
 TEST(TrainerTrace, PredictsTheUpdateUnderTheNextForward) {
   TracedRun run;
   const finetune::TrainerOptions how = run.options({});
-  const LaneRates rates{.optimizer_parameters_per_second = 1e4};
+  const LaneRates rates{.optimizer_parameters_per_second = 1e4, .input_tokens_per_second = 1e6};
   const Prediction prediction = finetune::predict_step(
       *run.host, run.config, how, how.limits, [](const gpu::Op&) { return 0.1; }, rates);
   const StepGroup group{.first_step = 90, .count = 2, .begin_ns = 0};
