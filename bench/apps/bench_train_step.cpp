@@ -42,7 +42,7 @@ bool verify(DType dtype) {
     const Workload small{.rows = 1, .row_tokens = 64};
     Trainer trainer(*runtime.device, *runtime.pool, config, trainer_options(dtype, small));
     fill_weights(trainer.engine().store());
-    const finetune::StepReport report = trainer.step(random_batches(small, config.vocab_size), 1e-4);
+    const finetune::StepReport report = trainer.step(scattered_batches(small, config.vocab_size), 1e-4);
     loss[reference] = report.loss;
     norm[reference] = report.gradient_norm;
   }
@@ -96,7 +96,7 @@ double measure(const Run& run, const std::string& ratio_name) {
     options.recompute = Recompute::all;
     options.prefetch_distance = 0;
   }
-  const std::vector<MicroBatch> batches = random_batches(kWorkload, config.vocab_size);
+  const std::vector<MicroBatch> batches = scattered_batches(kWorkload, config.vocab_size);
   finetune::PeakMemory peak;
   Trainer trainer(*runtime.device, *runtime.pool, config, options);
   fill_weights(trainer.engine().store());

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "cpu_optim/convert.h"
+
 namespace sluice::bench {
 
 ModelConfig smollm2(int64_t layers) {
@@ -33,33 +35,50 @@ uint64_t mix(uint64_t x) {
 
 constexpr int64_t kPieceElements = int64_t{2} << 20;
 
-}  // namespace
-
-void fill_weights(TensorStore& store) {
-  for (size_t tensor = 0; tensor < store.model().tensors.size(); ++tensor) {
-    const TensorSpec& spec = store.model().tensors[tensor];
+template <class Use>
+void for_each_piece(const ModelSpec& model, const Use& use) {
+  for (int32_t tensor = 0; tensor < static_cast<int32_t>(model.tensors.size()); ++tensor) {
+    const TensorSpec& spec = model.tensor(TensorId{tensor});
     const int64_t step = std::max<int64_t>(1, kPieceElements / spec.cols);
-    std::vector<float> piece;
-    for (int64_t row = 0; row < spec.rows; row += step) {
-      const int64_t rows = std::min(step, spec.rows - row);
-      piece.resize(static_cast<size_t>(rows * spec.cols));
-      for (size_t i = 0; i < piece.size(); ++i) {
-        const uint64_t bits = mix((uint64_t{tensor} << 40) + static_cast<uint64_t>(row * spec.cols) + i);
-        piece[i] = spec.rows == 1 ? 1.0f : 0.0693f * (static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f);
-      }
-      store.write_rows(TensorId{static_cast<int32_t>(tensor)}, row, rows, piece.data());
-    }
+    for (int64_t row = 0; row < spec.rows; row += step)
+      use(TensorId{tensor}, row, std::min(step, spec.rows - row));
   }
 }
 
-std::vector<finetune::MicroBatch> random_batches(const Workload& workload, int64_t vocab_size) {
+}  // namespace
+
+void fill_weights(TensorStore& store) {
+  std::vector<float> piece;
+  for_each_piece(store.model(), [&](TensorId tensor, int64_t row, int64_t rows) {
+    const TensorSpec& spec = store.model().tensor(tensor);
+    piece.resize(static_cast<size_t>(rows * spec.cols));
+    for (size_t i = 0; i < piece.size(); ++i) {
+      const uint64_t bits =
+          mix((static_cast<uint64_t>(tensor.value) << 40) + static_cast<uint64_t>(row * spec.cols) + i);
+      piece[i] = spec.rows == 1 ? 1.0f : 0.0693f * (static_cast<float>(bits >> 40) * 0x1p-24f - 0.5f);
+    }
+    store.write_rows(tensor, row, rows, piece.data());
+  });
+}
+
+void read_weights(const TensorStore& store) {
+  for_each_piece(store.model(), [&](TensorId tensor, int64_t row, int64_t rows) {
+    std::vector<float> masters(static_cast<size_t>(rows * store.model().tensor(tensor).cols));
+    store.read_rows(tensor, row, rows, masters.data());
+    std::vector<BFloat16> stored(masters.size());
+    cpu_optim::convert(masters, stored);
+  });
+}
+
+std::vector<finetune::MicroBatch> scattered_batches(const Workload& workload, int64_t vocab_size) {
   std::vector<finetune::MicroBatch> batches(static_cast<size_t>(workload.micro_batch_count));
   for (size_t b = 0; b < batches.size(); ++b) {
     finetune::MicroBatch& batch = batches[b];
     batch.document_offsets.push_back(0);
+    // A prime that divides no vocabulary of ours: all tokens of a step differ while there are enough.
     const auto token = [&](int64_t row, int64_t t) {
-      return static_cast<int32_t>(mix(b * 1000003 + static_cast<uint64_t>(row * workload.row_tokens + t)) %
-                                  static_cast<uint64_t>(vocab_size));
+      const int64_t index = (static_cast<int64_t>(b) * workload.rows + row) * workload.row_tokens + t;
+      return static_cast<int32_t>(index * 7919 % vocab_size);
     };
     for (int64_t row = 0; row < workload.rows; ++row) {
       for (int64_t t = 0; t < workload.row_tokens; ++t) {

@@ -51,10 +51,15 @@ ModelConfig model_config(const TrialOptions& options) {
 finetune::TrainerOptions trainer_options(const TrialOptions& options) {
   finetune::TrainerOptions result = trainer_options(options.dtype, options.workload);
   result.max_gradient_norm = options.max_gradient_norm;
+  result.recompute = options.recompute;
+  result.prefetch_distance = options.prefetch_distance;
+  result.state_format = options.state_format;
+  result.host_parts = options.host_parts;
   if (options.gpu && options.gpu->memory_bytes > 0) result.device_limit_bytes = options.gpu->memory_bytes;
   if (options.folder) {
     result.disk = true;
-    result.spill = Spill::everything;
+    result.spill = options.spill;
+    result.layer_inputs = options.layer_inputs;
     result.make_queue = [](std::vector<std::span<std::byte>> buffers) {
       return make_io_queue({.queue = {.buffers = std::move(buffers)}}, nullptr);
     };
@@ -77,7 +82,7 @@ TrialRun::TrialRun(const TrialOptions& options) : runtime_(finetune::make_runtim
   if (options.gpu) timed_ = gpu::make_timed_device(*runtime_.device, {.model = *options.gpu});
   trainer_ = std::make_unique<Trainer>(device(), *runtime_.pool, config, of_trainer);
   fill_weights(trainer_->engine().store());
-  batches_ = random_batches(options.workload, config.vocab_size);
+  batches_ = scattered_batches(options.workload, config.vocab_size);
 }
 
 TrialRun::~TrialRun() = default;

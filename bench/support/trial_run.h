@@ -31,7 +31,13 @@ struct TrialOptions {
   int64_t layers = 30;  // of SmolLM2-135M's shape
   int64_t vocab_size = 49152;
   std::optional<gpu::GpuModel> gpu = {};             // numerics off; else the host device
-  std::optional<std::filesystem::path> folder = {};  // everything on disk, below it; else in RAM
+  std::optional<std::filesystem::path> folder = {};  // what `spill` says is on disk, below it; else in RAM
+  Spill spill = Spill::everything;
+  LayerInputs layer_inputs = LayerInputs::automatic;
+  Recompute recompute = Recompute::automatic;
+  int prefetch_distance = 1;
+  cpu_optim::StateFormat state_format = cpu_optim::StateFormat::split;
+  std::vector<PlanPart> host_parts = {};  // what the process holds besides
   double max_gradient_norm = 1;
 };
 
@@ -42,7 +48,7 @@ finetune::TrainerOptions trainer_options(const TrialOptions& options);
 // Whether a step's update runs under the next forward pass, as always, or alone, before it.
 enum class UpdateRun { overlapped, alone };
 
-// Steps on random tokens, timed.
+// Steps on scattered tokens, timed.
 class TrialRun {
  public:
   explicit TrialRun(const TrialOptions& options);
@@ -50,6 +56,7 @@ class TrialRun {
 
   finetune::Trainer& trainer() { return *trainer_; }
   gpu::Device& device() { return timed_ ? static_cast<gpu::Device&>(*timed_) : *runtime_.device; }
+  const gpu::TimedDevice* timed_device() const { return timed_.get(); }
   Executor& pool() { return *runtime_.pool; }
 
   struct Step {
