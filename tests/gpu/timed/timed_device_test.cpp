@@ -191,7 +191,9 @@ TEST_F(TimedDeviceTest, WorkFollowsWhatTakesRealTime) {
 
 TEST_F(TimedDeviceTest, WithoutNumericsZerosComeBackAndNothingIsThere) {
   EXPECT_THROW((void)device_->allocate(1'000'001), Error) << "the model's memory is the limit";
+  device_->allocate(5000).reset();
   const auto memory = device_->allocate(4000);
+  EXPECT_EQ(device_->peak_memory_bytes(), 5000u);
   EXPECT_EQ(inner_->used_bytes(), 0u);
   std::vector<float> host(1000, NAN);
   const auto compute_stream = stream(StreamKind::compute, "compute");
