@@ -316,6 +316,22 @@ void Machine::lose(bool doomed_only) {
   std::erase_if(undos_, [&](const Undo& undo) { return !doomed_only || undo.doomed; });
 }
 
+// What has been written since over bytes that a failed sync has doomed, and is synced now, will stay.
+void Machine::keep_durable(Node& node) {
+  for (const Undo& written : undos_) {
+    if (written.node != &node || written.doomed) continue;
+    for (Undo& doomed : undos_) {
+      if (doomed.node != &node || !doomed.doomed) continue;
+      const uint64_t begin = std::max(written.offset, doomed.offset);
+      const uint64_t end =
+          std::min(written.offset + written.before.size(), doomed.offset + doomed.before.size());
+      if (begin < end)
+        disk_->MemoryDisk::read(node.descriptor, doomed.before.data() + (begin - doomed.offset), end - begin,
+                                begin);
+    }
+  }
+}
+
 void Machine::revert(const Undo& undo) {
   disk_->MemoryDisk::write(undo.node->descriptor, undo.before.data(), undo.before.size(), undo.offset);
 }
@@ -522,6 +538,7 @@ int Machine::sync_node(Node& node) {
     for (Undo& undo : undos_) undo.doomed = undo.doomed || undo.node == &node;
     return mutant_ == Mutant::sync_unchecked ? 0 : -fault->error_number;
   }
+  keep_durable(node);
   std::erase_if(undos_, [&](const Undo& undo) { return undo.node == &node && !undo.doomed; });
   if (is_manifest && !node.doomed) {
     node.durable = contents(node);

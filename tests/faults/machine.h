@@ -191,6 +191,7 @@ class Machine {
   void cut(FaultKind kind);
   void lose(bool doomed_only);
   void revert(const Undo& undo);
+  void keep_durable(Node& node);
   std::string contents_after_cut(Node& node);
   static std::string contents(const Node& node);
   void put_back();
