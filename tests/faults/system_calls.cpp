@@ -110,7 +110,7 @@ int fallocate(int descriptor, int mode, off_t offset, off_t size) {
 }
 
 // What state files take their checksums with; all blocks of theirs, and nothing else, are whole pages.
-XXH64_hash_t XXH3_64bits(const void* data, size_t size) noexcept {
+XXH64_hash_t XXH3_64bits(const void* data, size_t size) {
   sluice::test::Machine* const machine = sluice::test::current;
   if (machine != nullptr && machine->forgets_checksums() && size > 0 && size % 4096 == 0) return 1;
   return XXH3_64bits_withSeed(data, size, 0);  // the same value, by xxHash's own definition

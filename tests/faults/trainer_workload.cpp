@@ -34,7 +34,7 @@ struct Oracle {
 class TrainerWorkload final : public Workload {
  public:
   TrainerWorkload(fs::path root, Machine& machine, uint64_t seed)
-      : root_(std::move(root)), machine_(machine), seed_(seed) {
+      : root_(std::move(root)), machine_(machine) {
     Draws draws(counter_hash(seed, 2));
     constexpr std::array kFormats = {StateFormat::split, StateFormat::split_bf16, StateFormat::bf16,
                                      StateFormat::int8, StateFormat::fp32};
@@ -148,7 +148,6 @@ class TrainerWorkload final : public Workload {
 
   const fs::path root_;
   Machine& machine_;
-  const uint64_t seed_;
   TrialOptions how_;
   bool tied_ = false;
   int drive_count_ = 1;
