@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <string>
 
 #include "cpu_optim/convert.h"
 #include "engine/api/engine_plan.h"
@@ -27,6 +28,12 @@ void put_row(std::span<const float> row, DType dtype, std::byte* out) {
   }
 }
 
+std::vector<std::string> numbers_below(size_t end) {
+  std::vector<std::string> numbers;
+  for (size_t number = 0; number < end; ++number) numbers.push_back(std::to_string(number));
+  return numbers;
+}
+
 }  // namespace
 
 Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpec walk, EngineOptions options)
@@ -36,6 +43,7 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
       model_(std::move(model)),
       walk_(std::move(walk)),
       plan_(plan_for(device, model_, walk_, options_)),
+      layer_names_(numbers_below(plan_.boundary_offsets.size())),
       device_budget_(Tier::device, options_.device_limit_bytes),
       host_budget_(Tier::host, options_.host_limit_bytes) {
   StateFile* const file = options_.state_file;
@@ -79,7 +87,7 @@ Engine::Engine(gpu::Device& device, Executor& executor, ModelSpec model, WalkSpe
         host_budget_, device, plan_.part(plan_part::kBoundaryStore).size_bytes, plan_part::kBoundaryStore);
     input_offload_ = std::make_unique<InputOffload>(
         plan_, device, *mover_, *compute_,
-        InputOffload::Memory{device_part(plan_part::kBoundaries), input_store_->bytes()}, file,
+        InputOffload::Memory{device_part(plan_part::kBoundaries), input_store_->bytes()}, layer_names_, file,
         options_.make_queue);
   }
   slot_free_.resize(static_cast<size_t>(plan_.ring_slot_count) + plan_.kept_slot_offsets.size());

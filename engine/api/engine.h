@@ -210,6 +210,7 @@ class Engine final : private LeaseOwner {
   const ModelSpec model_;
   const WalkSpec walk_;
   const Plan plan_;
+  const std::vector<std::string> layer_names_;  // numbers; lanes name their work by them to their end
   TierBudget device_budget_;
   TierBudget host_budget_;
   std::unique_ptr<IoQueue> queue_;      // of the trainer's thread

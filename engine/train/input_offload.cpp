@@ -5,18 +5,19 @@
 namespace sluice {
 
 InputOffload::InputOffload(const Plan& plan, gpu::Device& device, Mover& mover, gpu::Stream& compute,
-                           Memory memory, StateFile* file, const IoQueueFactory& make_queue)
+                           Memory memory, std::span<const std::string> layer_names, StateFile* file,
+                           const IoQueueFactory& make_queue)
     : plan_(plan),
       mover_(mover),
       compute_(compute),
       memory_(memory),
       layer_count_(static_cast<int>(plan.boundary_offsets.size())),
+      layer_names_(layer_names),
       slot_layers_(static_cast<size_t>(plan.boundary_slot_count), -1),
       left_(slot_layers_.size()),
       away_(static_cast<size_t>(layer_count_)),
       staging_(memory.store.data(), plan.boundary_slot_bytes, plan.boundary_staging_count),
       file_(file) {
-  for (int layer = 0; layer < layer_count_; ++layer) layer_names_.push_back(std::to_string(layer));
   if (plan_.boundary_tier != Tier::disk) return;
   queue_ = make_queue({memory_.store});
   lane_ = device.make_stream(gpu::StreamKind::cpu, "layer inputs");

@@ -23,9 +23,10 @@ class InputOffload {
     std::byte* slots = nullptr;  // device, part "layer inputs"
     std::span<std::byte> store;  // host, part "layer inputs that left the device"
   };
+  // `layer_names`, by tape layer, outlive the lanes of `mover` and `compute`, whose work is named by them.
   // `file` and `make_queue` where the inputs are on disk.
   InputOffload(const Plan& plan, gpu::Device& device, Mover& mover, gpu::Stream& compute, Memory memory,
-               StateFile* file, const IoQueueFactory& make_queue);
+               std::span<const std::string> layer_names, StateFile* file, const IoQueueFactory& make_queue);
 
   // compute() may write the layer's output, the next layer's input.
   void begin_forward(int layer);
@@ -57,7 +58,7 @@ class InputOffload {
   const Memory memory_;
   static constexpr std::string_view kWork = "input of layer";
   const int layer_count_;
-  std::vector<std::string> layer_names_;         // numbers
+  const std::span<const std::string> layer_names_;
   std::vector<int> slot_layers_;                 // whose input a slot holds
   std::vector<std::optional<gpu::Event>> left_;  // by slot: after this it may be written
   std::vector<std::optional<gpu::Event>> away_;  // by layer: its input is in the host tier, or on disk

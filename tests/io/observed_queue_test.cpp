@@ -8,6 +8,7 @@ namespace {
 
 class Counter final : public IoObserver {
  public:
+  Counter() : seen_(own_) {}
   explicit Counter(std::vector<std::string>& seen) : seen_(seen) {}
   void on_start(int slot, const IoRequest& request) override { add("start", slot, request); }
   void on_end(int slot, const IoRequest& request, const IoCompletion& completion) override {
@@ -19,13 +20,13 @@ class Counter final : public IoObserver {
   void add(const std::string& what, int slot, const IoRequest& request) {
     seen_.push_back(what + " " + std::to_string(slot) + " " + std::to_string(request.tag));
   }
+  std::vector<std::string> own_;
   std::vector<std::string>& seen_;
 };
 
 const auto kMake = [](const IoQueueOptions& options) -> std::unique_ptr<IoQueue> {
-  static std::vector<std::string> seen;
   std::vector<std::unique_ptr<IoObserver>> observers;
-  observers.push_back(std::make_unique<Counter>(seen));
+  observers.push_back(std::make_unique<Counter>());
   return std::make_unique<ObservedQueue>(std::make_unique<ThreadQueue>(options), std::move(observers));
 };
 
