@@ -11,7 +11,7 @@
 #          kill      30 runs killed at random moments, and resumed (tests/kill.sh)
 #          checks    clang-format
 #          clang     reads all, for its thread safety analysis
-#          fuzz      each fuzzer for 12 seconds (tests/fuzz.sh)
+#          fuzz      each fuzzer for 12 seconds (tests/fuzz.sh); with --nightly, or asked for by --only
 #          debug     all tests under ASan and UBSan
 #          tsan      the tests labelled `concurrency` under ThreadSanitizer
 #          eigen     tests of the linear layers, with Eigen in place of oneDNN
@@ -214,7 +214,7 @@ if [ $quick = no ]; then
   stage kill kill_runs
   stage checks checks
   stage clang clang_compiles
-  stage fuzz fuzz
+  [ $nightly = yes ] || [[ ,$only, = *,fuzz,* ]] && stage fuzz fuzz
   [ $tidy = yes ] && stage tidy tidy
   stage debug debug
   stage tsan tsan
