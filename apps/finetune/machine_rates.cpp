@@ -10,6 +10,7 @@
 #include <xxhash.h>
 
 #include "apps/common/drive_settings.h"
+#include "apps/common/median.h"
 #include "apps/finetune/dry_run.h"
 #include "cpu_optim/adamw.h"
 #include "cpu_optim/convert.h"
@@ -37,16 +38,11 @@ double timed(const std::function<void()>& body) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-double median(std::vector<double> seconds) {
-  std::ranges::sort(seconds);
-  return seconds.at(seconds.size() / 2);
-}
-
 double seconds_of(const std::function<void()>& body) {
   body();
   std::vector<double> seconds;
   for (int round = 0; round < kRounds; ++round) seconds.push_back(timed(body));
-  return median(std::move(seconds));
+  return median(seconds);
 }
 
 constexpr int64_t kSampleTokens = 512;

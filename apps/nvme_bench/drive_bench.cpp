@@ -9,6 +9,7 @@
 #include <tuple>
 #include <unistd.h>
 
+#include "apps/common/median.h"
 #include "apps/common/option_values.h"
 #include "apps/nvme_bench/scratch.h"
 #include "engine/base/error.h"
@@ -40,13 +41,6 @@ uint64_t choose_size(const Options& options, const Pace& pace, const std::filesy
   if (options.size) return *options.size / kMiB * kMiB + (*options.size % kMiB == 0 ? 0 : kMiB);
   const uint64_t size = std::min(pace.size, room_at(folder).free_bytes / 2) / kMiB * kMiB;
   return std::max(size, 4 * options.largest_depth());
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  const size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
 // Seconds to read a byte and write one; what was not measured counts nothing.

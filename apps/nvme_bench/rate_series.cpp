@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "apps/common/median.h"
 #include "engine/base/math.h"
 
 namespace sluice::nvme_bench {
@@ -9,14 +10,6 @@ namespace {
 
 constexpr size_t kFewest = 8;   // intervals that may show a fall
 constexpr double kAgree = 0.8;  // of the intervals on a side
-
-double median(std::span<const double> values) {
-  if (values.empty()) return 0;
-  std::vector<double> sorted(values.begin(), values.end());
-  const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return *middle;
-}
 
 // The end of the first part of the two that are, each by its mean, nearest to the values. The sum of squares
 // is least where sum(first)^2 / count + sum(second)^2 / count is largest.

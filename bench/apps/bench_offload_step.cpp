@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/support/median_interval.h"
+#include "apps/common/median.h"
 #include "bench/support/program.h"
 #include "bench/support/trial_run.h"
 #include "engine/base/math.h"

@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/median.h"
 #include "apps/finetune/machine_rates.h"
 #include "apps/finetune/run_setup.h"
 #include "apps/finetune/walk_costs.h"

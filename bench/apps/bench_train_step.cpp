@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/median.h"
 #include "apps/finetune/runtime.h"
 #include "apps/finetune/trainer.h"
 #include "bench/support/matmul_rate.h"
-#include "bench/support/median_interval.h"
 #include "bench/support/program.h"
 #include "bench/support/train_workload.h"
 

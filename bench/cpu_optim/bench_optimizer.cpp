@@ -19,9 +19,9 @@
 #include <memory>
 #include <vector>
 
+#include "apps/common/median.h"
 #include "apps/common/pool.h"
 #include "bench/cpu_optim/huge_pages.h"
-#include "bench/support/median_interval.h"
 #include "bench/support/program.h"
 #include "cpu_optim/adamw.h"
 #include "cpu_optim/pieces.h"
@@ -39,8 +39,6 @@
 #if HWY_ONCE
 namespace sluice::cpu_optim {
 namespace {
-
-using bench::median;
 
 HWY_EXPORT(touch_split);
 HWY_EXPORT(touch_split_bf16);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/common/median.h"
 #include "apps/common/pool.h"
 #include "gpu/host/row_ops.h"
 #include "gpu/reference/reference.h"
@@ -94,10 +95,6 @@ void measure(benchmark::State& state, const Subject& subject, Executor& pool) {
     op_seconds.push_back(seconds_of([&] { run_host(op, pool, workspace); }));
     state.SetIterationTime(op_seconds.back());
   }
-  const auto median = [](std::vector<double>& values) {
-    std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(values.size() / 2), values.end());
-    return values[values.size() / 2];
-  };
   const double op_time = median(op_seconds), copy_time = median(copy_seconds);
   state.counters["GB/s"] = static_cast<double>(size) / op_time * 1e-9;
   state.counters["copy GB/s"] = static_cast<double>(size) / copy_time * 1e-9;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/common/median.h"
 #include "engine/base/error.h"
 
 namespace sluice::bench {
@@ -23,22 +24,13 @@ size_t left_out(size_t n) {
 
 }  // namespace
 
-double median(std::vector<double> values) {
-  SLUICE_CHECK(!values.empty());
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 MedianInterval median_interval(std::vector<double> values) {
   SLUICE_CHECK(!values.empty());
   std::sort(values.begin(), values.end());
-  const size_t n = values.size(), middle = n / 2;
+  const size_t n = values.size();
   // Sorted from 0, the k-th smallest is values[k - 1], with k = left_out(n) at least 1.
   const size_t k = std::max<size_t>(1, left_out(n));
-  return {.median = n % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2,
-          .low = values[k - 1],
-          .high = values[n - k]};
+  return {.median = median(values), .low = values[k - 1], .high = values[n - k]};
 }
 
 }  // namespace sluice::bench

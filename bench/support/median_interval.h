@@ -4,9 +4,6 @@
 
 namespace sluice::bench {
 
-// Of at least one value; of an even number of them the upper middle one.
-double median(std::vector<double> values);
-
 struct MedianInterval {
   double median = 0;
   double low = 0, high = 0;  // 95 % confidence

@@ -8,7 +8,7 @@
 #include <string>
 #include <unistd.h>
 
-#include "bench/support/median_interval.h"
+#include "apps/common/median.h"
 #include "io/make_io_queue.h"
 
 namespace sluice::bench {
