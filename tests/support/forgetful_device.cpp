@@ -123,22 +123,13 @@ class ForgetfulDevice::ForgetfulStream final : public gpu::Stream {
   std::shared_ptr<Log> log_;
 };
 
-class ForgetfulDevice::ForgetfulOps final : public gpu::Ops {
+class ForgetfulDevice::ForgetfulOps final : public ForwardingOps {
  public:
-  explicit ForgetfulOps(gpu::Ops& inner) : inner_(inner) {}
+  using ForwardingOps::ForwardingOps;
   void submit(gpu::Stream& stream, gpu::Op op, gpu::Workspace workspace) override {
     gpu::Stream& inner_stream = ForgetfulStream::unwrap(stream, gpu::name(op));
     inner_.submit(inner_stream, std::move(op), workspace);
   }
-  size_t workspace_bytes(const gpu::Op& op) const override { return inner_.workspace_bytes(op); }
-  size_t packed_bytes(int64_t rows, int64_t cols, DType dtype, gpu::WeightLayout layout) const override {
-    return inner_.packed_bytes(rows, cols, dtype, layout);
-  }
-  std::string kernel_table_id() const override { return inner_.kernel_table_id(); }
-  DType preferred_compute_dtype() const override { return inner_.preferred_compute_dtype(); }
-
- private:
-  gpu::Ops& inner_;
 };
 
 ForgetfulDevice::ForgetfulDevice(gpu::Device& inner)

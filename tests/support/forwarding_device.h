@@ -2,10 +2,29 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "gpu/device.h"
 
 namespace sluice::test {
+
+// Ops that pass everything on: what tests derive from to watch or change what is submitted.
+class ForwardingOps : public gpu::Ops {
+ public:
+  explicit ForwardingOps(gpu::Ops& inner) : inner_(inner) {}
+  void submit(gpu::Stream& stream, gpu::Op op, gpu::Workspace workspace) override {
+    inner_.submit(stream, std::move(op), workspace);
+  }
+  size_t workspace_bytes(const gpu::Op& op) const override { return inner_.workspace_bytes(op); }
+  size_t packed_bytes(int64_t rows, int64_t cols, DType dtype, gpu::WeightLayout layout) const override {
+    return inner_.packed_bytes(rows, cols, dtype, layout);
+  }
+  std::string kernel_table_id() const override { return inner_.kernel_table_id(); }
+  DType preferred_compute_dtype() const override { return inner_.preferred_compute_dtype(); }
+
+ protected:
+  gpu::Ops& inner_;
+};
 
 // A device that passes everything on: what tests derive from to watch a device, to change its traits, or to
 // let it fail.

@@ -205,24 +205,17 @@ class HeldExecutor final : public Executor {
 };
 
 // Opens the latch where layer 1 of step 2 begins to be computed.
-class OpeningOps final : public gpu::Ops {
+class OpeningOps final : public ForwardingOps {
  public:
-  OpeningOps(gpu::Ops& inner, Latch& latch) : inner_(inner), latch_(latch) {}
+  OpeningOps(gpu::Ops& inner, Latch& latch) : ForwardingOps(inner), latch_(latch) {}
   void submit(gpu::Stream& stream, gpu::Op op, gpu::Workspace workspace) override {
     const bool second = this_thread_label().text() == "forward layer 1" && this_thread_label().step == 2;
     if (second && !opened_) latch_.open(stream.record());
     opened_ = opened_ || second;
     inner_.submit(stream, std::move(op), workspace);
   }
-  size_t workspace_bytes(const gpu::Op& op) const override { return inner_.workspace_bytes(op); }
-  size_t packed_bytes(int64_t rows, int64_t cols, DType dtype, gpu::WeightLayout layout) const override {
-    return inner_.packed_bytes(rows, cols, dtype, layout);
-  }
-  std::string kernel_table_id() const override { return inner_.kernel_table_id(); }
-  DType preferred_compute_dtype() const override { return inner_.preferred_compute_dtype(); }
 
  private:
-  gpu::Ops& inner_;
   Latch& latch_;
   bool opened_ = false;
 };
