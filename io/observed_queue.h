@@ -42,8 +42,8 @@ class ObservedQueue final : public IoQueue {
   const std::unique_ptr<IoQueue> inner_;
 };
 
-// Puts policies around a queue.
-using IoQueueDecorator = std::function<std::unique_ptr<IoQueue>(std::unique_ptr<IoQueue>)>;
+// Who is to learn of a queue's transfers.
+using IoObservers = std::function<std::vector<std::unique_ptr<IoObserver>>(const IoQueue&)>;
 
 // One lane a file and direction in which this queue transfers: busy from the start of a transfer, or the end
 // of the one before it, until its own end was seen. Null without a trace.

@@ -72,11 +72,11 @@ std::vector<SpillFolder> slab_folders(const fs::path& output, const StateOptions
   return drives;
 }
 
-Checkpoint::Checkpoint(fs::path output, const StateOptions& options, IoQueueDecorator decorate)
+Checkpoint::Checkpoint(fs::path output, const StateOptions& options, IoObservers observers)
     : output_(std::move(output)),
       folder_(checkpoint_folder(output_)),
       options_(options),
-      decorate_(std::move(decorate)) {
+      observers_(std::move(observers)) {
   identity_.kernel_table = gpu::host::kernel_table_id();
 }
 
@@ -164,8 +164,10 @@ std::unique_ptr<IoQueue> Checkpoint::make_queue(const IoChoice& choice) {
   std::unique_ptr<IoQueue> queue = make_io_queue(choice, &note);
   if (!note.empty() && !warned_) std::cerr << "warning: " << note << "\n";
   warned_ = warned_ || !note.empty();
-  queue = count_writes(std::move(queue), written_);
-  return decorate_ ? decorate_(std::move(queue)) : std::move(queue);
+  std::vector<std::unique_ptr<IoObserver>> observers;
+  if (observers_) observers = observers_(*queue);
+  observers.push_back(count_writes(written_));
+  return std::make_unique<ObservedQueue>(std::move(queue), std::move(observers));
 }
 
 IoQueueFactory Checkpoint::queues() {

@@ -32,8 +32,8 @@ std::vector<SpillFolder> slab_folders(const std::filesystem::path& output, const
 // destructor leaves nothing behind. Used by one thread, and outlives the trainer that it is given to.
 class Checkpoint {
  public:
-  // Touches nothing. `decorate` may be null; what it refers to outlives this.
-  Checkpoint(std::filesystem::path output, const StateOptions& options, IoQueueDecorator decorate = {});
+  // Touches nothing. `observers`, of every queue, may be null; what they refer to outlives this.
+  Checkpoint(std::filesystem::path output, const StateOptions& options, IoObservers observers = {});
   ~Checkpoint();
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
@@ -83,7 +83,7 @@ class Checkpoint {
   const std::filesystem::path output_;
   const std::filesystem::path folder_;
   const StateOptions options_;
-  const IoQueueDecorator decorate_;
+  const IoObservers observers_;
   bool made_output_ = false;
   bool taken_ = false;
   StateIdentity identity_;

@@ -81,7 +81,7 @@ int run_command(const TrainOptions& options) {
   const RunKind kind = options.state.resume ? RunKind::resumed : RunKind::new_run;
   if (!options.trace.empty()) check_trace_path(options.trace);
   IoGuard guard(options.state.io_timeout);
-  Checkpoint checkpoint(options.output, options.state, guard.decorator());
+  Checkpoint checkpoint(options.output, options.state, guard.observers());
   checkpoint.refuse_second_run();
   check_output_folder(options.output, kind);
   if (options.state.resume) (void)checkpoint.find_saved();

@@ -49,13 +49,12 @@ IoGuard::IoGuard(double timeout_seconds, IoWatchdog::Now now) {
   thread_.emplace(*watchdog_);
 }
 
-IoQueueDecorator IoGuard::decorator() {
-  return [this](std::unique_ptr<IoQueue> queue) -> std::unique_ptr<IoQueue> {
+IoObservers IoGuard::observers() {
+  return [this](const IoQueue& queue) {
     std::vector<std::unique_ptr<IoObserver>> observers;
-    if (watchdog_) observers.push_back(watchdog_->watch(queue->capacity()));
-    if (auto lanes = trace_transfers(trace_, *queue)) observers.push_back(std::move(lanes));
-    if (observers.empty()) return queue;
-    return std::make_unique<ObservedQueue>(std::move(queue), std::move(observers));
+    if (watchdog_) observers.push_back(watchdog_->watch(queue.capacity()));
+    if (auto lanes = trace_transfers(trace_, queue)) observers.push_back(std::move(lanes));
+    return observers;
   };
 }
 
@@ -86,9 +85,8 @@ void IoGuard::give_up(const LateTransfer& transfer) {
   const std::string message =
       transfer.text() +
       ", and nothing takes it back: its drive, or the way there, hangs. Look at dmesg and the drive "
-      "(smartctl "
-      "-a), then go on from the last saved state with --resume. A drive that is only slow needs a longer "
-      "--io_timeout.";
+      "(smartctl -a), then go on from the last saved state with --resume. A drive that is only slow needs a "
+      "longer --io_timeout.";
   std::cerr << "finetune: " + message + "\n";
   std::shared_ptr<EventLog> log;
   std::function<void()> last_words;

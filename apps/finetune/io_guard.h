@@ -25,7 +25,7 @@ class IoGuard {
 
   // Traced, too; before the first queue. May be null.
   void trace_into(Trace* trace) { trace_ = trace; }
-  IoQueueDecorator decorator();
+  IoObservers observers();
 
   // Where transfers are told from here on; null: nowhere.
   void set_log(std::shared_ptr<EventLog> log) EXCLUDES(mutex_);

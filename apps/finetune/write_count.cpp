@@ -1,34 +1,24 @@
 #include "apps/finetune/write_count.h"
 
-#include <utility>
-
 namespace sluice::finetune {
 namespace {
 
-class CountedQueue final : public IoQueue {
+class WriteCounter final : public IoObserver {
  public:
-  CountedQueue(std::unique_ptr<IoQueue> queue, WriteCount& count) : queue_(std::move(queue)), count_(count) {}
-  std::string_view name() const override { return queue_->name(); }
-  int capacity() const override { return queue_->capacity(); }
-  int in_flight() const override { return queue_->in_flight(); }
-  void start(std::span<const IoRequest> requests) override {
-    uint64_t bytes = 0;
-    for (const IoRequest& request : requests)
-      if (request.kind == IoRequest::Kind::write) bytes += request.size_bytes;
-    count_.add(bytes);
-    queue_->start(requests);
+  explicit WriteCounter(WriteCount& count) : count_(count) {}
+  void on_start(int, const IoRequest& request) override {
+    if (request.kind == IoRequest::Kind::write) count_.add(request.size_bytes);
   }
-  std::span<const IoCompletion> wait(int least) override { return queue_->wait(least); }
+  void on_end(int, const IoRequest&, const IoCompletion&) override {}
 
  private:
-  const std::unique_ptr<IoQueue> queue_;
   WriteCount& count_;
 };
 
 }  // namespace
 
-std::unique_ptr<IoQueue> count_writes(std::unique_ptr<IoQueue> queue, WriteCount& count) {
-  return std::make_unique<CountedQueue>(std::move(queue), count);
+std::unique_ptr<IoObserver> count_writes(WriteCount& count) {
+  return std::make_unique<WriteCounter>(count);
 }
 
 }  // namespace sluice::finetune

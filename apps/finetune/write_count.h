@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "io/io_queue.h"
+#include "io/observed_queue.h"
 
 namespace sluice::finetune {
 
@@ -18,7 +18,7 @@ class WriteCount {
   std::atomic<uint64_t> bytes_ = 0;
 };
 
-// The same queue, whose writes are counted; `count` outlives it.
-std::unique_ptr<IoQueue> count_writes(std::unique_ptr<IoQueue> queue, WriteCount& count);
+// Counts the writes of a queue; `count` outlives it.
+std::unique_ptr<IoObserver> count_writes(WriteCount& count);
 
 }  // namespace sluice::finetune

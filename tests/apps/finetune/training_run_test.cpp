@@ -115,7 +115,7 @@ class TrainingRunTest : public test::CliTrial {
     const auto& options = std::get<TrainOptions>(command);
     IoGuard guard(options.state.io_timeout, [] { return watchdog_now_ns.load(); });
     guard.set_last_words(last_words_);
-    Checkpoint checkpoint(options.output, options.state, guard.decorator());
+    Checkpoint checkpoint(options.output, options.state, guard.observers());
     TrainSetup setup = set_up_training(options);
     std::optional<RunProgress> resumed;
     if (options.state.resume) resumed = recorded_progress(checkpoint.find_saved().facts.run);
